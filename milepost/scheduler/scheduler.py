@@ -215,10 +215,10 @@ class Scheduler:
         sequence = self._sequences.get(request_id)
         return None if sequence is None else self._end(sequence, reason, error=error)
 
-    def fail_all(self, error: str) -> list[TokenUpdate]:
-        """End every request with `FinishReason.ERROR` after the executor failed in a step.
+    def abandon(self) -> None:
+        """Forget every request after the executor failed; nothing that a running step wrote counts.
 
-        A running step is given up: nothing that it wrote counts, and its `update` must not come.
+        All pages go back tainted. The running step's `update` must not come any more.
         """
         step, self._step = self._step, None
         if step is not None:
@@ -226,7 +226,8 @@ class Scheduler:
                 _pages(sequence).end_step()
                 if self._sequences.get(sequence.request_id) is not sequence:
                     self._release_pages(sequence, tainted=True)
-        return [self._end(sequence, FinishReason.ERROR, error=error) for sequence in [*self._sequences.values()]]
+        for sequence in [*self._sequences.values()]:
+            self._retire(sequence, tainted=True)
 
     def stats(self) -> SchedulerStats:
         """A snapshot for metrics and logs."""
