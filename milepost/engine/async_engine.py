@@ -171,15 +171,15 @@ class AsyncEngine:
         """End a request, whoever reads it; its stream gets a last output. Unknown ids are ignored."""
         self._command(partial(self._abort_id, request_id))
 
-    async def drain(self, timeout: float | None = None) -> bool:
-        """Refuse new requests and wait until the others have ended, at most `timeout` seconds.
+    async def drain(self, seconds: float | None = None) -> bool:
+        """Refuse new requests and wait until the others have ended, for at most `seconds`.
 
         Returns:
             whether all have ended. `stop` afterwards.
         """
         with self._changed:
             self._refusal = self._refusal or "The engine is draining."
-        return await asyncio.to_thread(self._wait_until_idle, timeout)
+        return await asyncio.to_thread(self._wait_until_idle, seconds)
 
     async def stop(self) -> None:
         """Abort what is alive, close the engine and end its thread; safe to call twice."""
@@ -204,9 +204,9 @@ class AsyncEngine:
                 del self._open[stream.request_id]
         self._command(partial(self._abort, stream))
 
-    def _wait_until_idle(self, timeout: float | None) -> bool:
+    def _wait_until_idle(self, seconds: float | None) -> bool:
         with self._idle:
-            return self._idle.wait_for(self._is_idle, timeout)
+            return self._idle.wait_for(self._is_idle, seconds)
 
     def _is_idle(self) -> bool:
         return not (self._busy or self._commands or self._live)

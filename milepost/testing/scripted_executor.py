@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from milepost.errors import ExecutionError, InvariantError
@@ -56,9 +55,8 @@ class ScriptedExecutor:
             del self.known[request_id]
         for request in batch.new_requests:
             self.known[request.request_id] = request.sampling
-        repeated = [request_id for request_id, rows in Counter(r.request_id for r in batch.rows).items() if rows > 1]
-        if repeated:
-            raise InvariantError(f"step {batch.step} has more than one row of {repeated}")
+        if len({row.request_id for row in batch.rows}) != len(batch.rows):
+            raise InvariantError(f"step {batch.step} has more than one row of the same request")
         return BatchResult(step=batch.step, rows=tuple(self._answer(row) for row in batch.rows))
 
     def close(self) -> None:

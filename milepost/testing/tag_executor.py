@@ -88,6 +88,7 @@ class TagExecutor:
         self._tokens: dict[str, list[int]] = {}
         # Per request, the tag of each prefix, by its length.
         self._tags: dict[str, list[int]] = {}
+        self._num_drawn: dict[str, int] = {}
         self._failing: set[str] = set()
         self.num_rows = 0
 
@@ -100,7 +101,7 @@ class TagExecutor:
         for request_id in batch.released:
             if self._tokens.pop(request_id, None) is None:
                 raise InvariantError(f"{request_id!r} is released and was not known")
-            del self._tags[request_id]
+            del self._tags[request_id], self._num_drawn[request_id]
             self._failing.discard(request_id)
         for request in batch.new_requests:
             self._learn(request)
@@ -121,6 +122,7 @@ class TagExecutor:
             tags.append(extend_tag(tags[-1], token_id))
         self._tokens[request.request_id] = list(request.prompt_token_ids)
         self._tags[request.request_id] = tags
+        self._num_drawn[request.request_id] = 0
 
     def _poison(self, free: frozenset[int], scrubs: Iterable[int]) -> None:
         for page in free:
@@ -143,7 +145,7 @@ class TagExecutor:
                 if page in free:
                     raise InvariantError(f"{row.request_id!r} names page {page}, which is free")
                 if self._memory[page] == _NAN:
-                    raise InvariantError(f"{row.request_id!r} got page {page} with a failed request's content")
+                    raise InvariantError(f"{row.request_id!r} got page {page}, which was never scrubbed")
                 user[page] = row.request_id
 
     def _run_row(self, row: Row) -> RowResult:
@@ -165,6 +167,7 @@ class TagExecutor:
         tags = self._tags[row.request_id]
         token_id = drawn_token(tags[end], self._vocab_size)
         tokens.append(token_id)
+        self._num_drawn[row.request_id] += 1
         tags.append(extend_tag(tags[end], token_id))
         return RowResult(request_id=row.request_id, token_ids=(token_id,))
 
@@ -174,11 +177,14 @@ class TagExecutor:
             raise InvariantError(f"{who} computes {row.token_ids} at {row.start}, its tokens are {tokens}")
         if row.samples != (end == len(tokens)):
             raise InvariantError(f"{who} computes {end} of {len(tokens)} tokens, samples is {row.samples}")
-        if not 0 <= row.num_output_tokens <= len(tokens):
-            raise InvariantError(f"{who} can't have drawn {row.num_output_tokens} of {len(tokens)} tokens")
+        if row.num_output_tokens != self._num_drawn[row.request_id]:
+            raise InvariantError(
+                f"{who} has drawn {self._num_drawn[row.request_id]}, not {row.num_output_tokens}"
+            )
         if len(row.block_table) < layout.blocks_for(end) or len(row.state_table) != layout.pages_per_state:
             raise InvariantError(
-                f"{who} has {len(row.block_table)} blocks and {len(row.state_table)} state pages for {end} tokens"
+                f"{who} has {len(row.block_table)} blocks and {len(row.state_table)} state pages "
+                f"for {end} tokens"
             )
 
     def _require_right_memory(self, row: Row) -> None:
@@ -187,11 +193,11 @@ class TagExecutor:
         for position in range(row.start):
             block = self._memory[row.block_table[position // size]]
             if not isinstance(block, list) or block[position % size] != tags[position + 1]:
-                raise InvariantError(f"{row.request_id!r} reads KV at position {position} that is not its own")
+                raise InvariantError(f"{row.request_id!r} reads foreign KV at position {position}")
         if row.start:
             for logical, page in enumerate(row.state_table):
                 if self._memory[page] != (tags[row.start], logical):
-                    raise InvariantError(f"{row.request_id!r} reads a state that is not its own after {row.start}")
+                    raise InvariantError(f"{row.request_id!r} reads a state that is not its own")
 
     def _write(self, row: Row, end: int) -> None:
         tags, size = self._tags[row.request_id], self._layout.block_size
