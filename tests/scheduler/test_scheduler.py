@@ -121,7 +121,7 @@ def test_the_last_in_line_is_preempted_and_keeps_its_place() -> None:
     usage = {name: update.usage for name, update in world.finished.items()}
     assert usage["a"].num_preemptions == 0
     assert usage["b"].num_preemptions >= 1
-    assert list(world.finished)[0] == "a"
+    assert next(iter(world.finished)) == "a"
     for name, prompt in (("a", prompt_of(4)), ("b", prompt_of(4, 1))):
         assert world.output[name] == expected_output(prompt, 8, VOCAB)
     assert world.scheduler.stats().preemptions == sum(one.num_preemptions for one in usage.values())
@@ -406,7 +406,7 @@ def test_empty_prompts_and_ids_that_are_alive_are_refused() -> None:
 )
 def test_config_values_out_of_range_are_refused_by_name(field: dict[str, int]) -> None:
     with pytest.raises(ConfigError, match=f"{next(iter(field))} must be at least"):
-        SchedulerConfig(**{"max_model_len": 9, **field})
+        msgspec.convert({"max_model_len": 9, **field}, SchedulerConfig)
 
 
 # -- a broken executor --------------------------------------------------------------------------
