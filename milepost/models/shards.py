@@ -186,7 +186,7 @@ def _read_index(folder: Path) -> dict[str, str]:
     missing = sorted(shard for shard in set(shards.values()) if not (folder / shard).is_file())
     if missing:
         raise CheckpointError(
-            f"{folder} lacks shards that {INDEX_NAME} names: {listing(missing)}\nDownload them, or export again."
+            f"{folder} lacks shards that {INDEX_NAME} names (download them again): {listing(missing)}"
         )
     return shards
 
@@ -229,7 +229,7 @@ def _entry(shard: Path, data_begin: int, name: str, raw: msgspec.Raw) -> TensorE
     wanted = math.prod(fields.shape) * ITEM_BYTES[fields.dtype]
     if end - begin != wanted:
         raise ValueError(
-            f"{name} of shape {fields.shape} in {fields.dtype} needs {wanted} bytes, its data_offsets give {end - begin}"
+            f"{name} of shape {fields.shape} in {fields.dtype} needs {wanted} bytes. Given: {end - begin}"
         )
     return TensorEntry(name, fields.dtype, fields.shape, shard, data_begin + begin, data_begin + end)
 
