@@ -42,7 +42,7 @@ class Toys:
         self._folder = folder
         self._made: dict[str, tuple[Path, list[Tensor]]] = {}
 
-    def get(self, family: Family, **sizes: Any) -> tuple[Path, list[Tensor]]:  # noqa: ANN401
+    def get(self, family: Family, **sizes: Any) -> tuple[Path, list[Tensor]]:  # noqa: ANN401  # sizes of any kind
         """Folder and reference logits [tokens, vocab] of each sequence."""
         key = f"{family} {sorted(sizes.items())}"
         if key not in self._made:
@@ -129,7 +129,7 @@ def test_variants(toys: Toys, family: Family, sizes: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(("family", "num_experts"), [("kimi_k3", 16), ("kimi_linear", 12)])
 def test_bfloat16_is_near(toys: Toys, family: Family, num_experts: int) -> None:
-    """All experts are chosen: a flipped choice is no rounding error, and random experts have nothing in common."""
+    """With all experts chosen: a flipped choice between random experts would drown the rounding."""
     folder, expected = toys.get(family, dtype=torch.bfloat16, top_k=num_experts)
     model = load_model(folder, dtype=torch.bfloat16, ops=load_ops("reference"))
     batches = PagedBatches(model, SEQUENCES)

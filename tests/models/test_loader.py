@@ -56,7 +56,7 @@ def _tensors(folder: Path) -> Tensors:
 
 def _rewrite(folder: Path, tensors: Tensors) -> None:
     """Replace the shards by one file."""
-    for path in [*folder.glob("*.safetensors"), folder / INDEX_NAME]:
+    for path in folder.glob("*.safetensors*"):
         path.unlink()
     save_file(tensors, folder / SINGLE_NAME)
 
@@ -215,7 +215,8 @@ def test_wrong_index(k3: Path) -> None:
     _index(k3, {"weight_map": {"a.weight": "../secret.safetensors"}})
     with pytest.raises(CheckpointError, match="must name shard files of its own folder"):
         _load(k3)
-    for broken in ({}, {"weight_map": {}}, {"weight_map": {"a": 3}}, []):
+    broken_indices: list[object] = [{}, {"weight_map": {}}, {"weight_map": {"a": 3}}, []]
+    for broken in broken_indices:
         _index(k3, broken)
         with pytest.raises(CheckpointError, match=INDEX_NAME):
             _load(k3)
@@ -227,7 +228,7 @@ def test_no_weights(k3: Path) -> None:
         _load(k3)
     for shard in k3.glob("*.safetensors"):
         shard.unlink()
-    with pytest.raises(CheckpointError, match="has no \\*.safetensors at all"):
+    with pytest.raises(CheckpointError, match=r"has no \*\.safetensors at all"):
         _load(k3)
 
 
