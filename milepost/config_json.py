@@ -178,6 +178,8 @@ def _read_spec(
     if layers:
         _check_layer_types(text, layers, first_dense)
     attn_res_block = text.integer("attn_res_block_size", minimum=0, default=0)
+    # Exporters write quantization_config at either level, or at both.
+    packed_groups = [group for fields in (text, top) if (group := _mxfp4_group(fields)) is not None]
     generation = JsonFields({"eos_token_id": generation_eos}, "generation_config.json: ", problems)
     stops = [token for fields in (top, text, generation) for token in _token_ids(fields, "eos_token_id")]
     if not stops:
@@ -201,7 +203,7 @@ def _read_spec(
         pad_token_id=_token_id(text, top, "pad_token_id"),
         stop_token_ids=tuple(dict.fromkeys(stops)),
         weight_prefix="language_model." if family is ModelFamily.KIMI_K3 else "",
-        mxfp4_group=_mxfp4_group(text) or _mxfp4_group(top),
+        mxfp4_group=packed_groups[0] if packed_groups else None,
     )
     tokens = (spec.bos_token_id, spec.pad_token_id, *spec.stop_token_ids)
     outside = [token for token in tokens if token >= vocab_size]
