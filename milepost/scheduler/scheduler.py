@@ -267,6 +267,8 @@ class Scheduler:
         only to be preempted. When nobody runs the first is admitted in any case: its known tokens
         fit, and its growth ends at the pool's limit.
         """
+        if not self._waiting:
+            return
         promised = sum(_pages(running).lacking(self._foreseen(running)) for running in self._running)
         while step.budget and len(self._running) < self._config.max_num_seqs:
             sequence = self._waiting.peek()
