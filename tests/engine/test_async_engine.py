@@ -97,7 +97,7 @@ def test_leaving_the_stream_early_aborts_and_frees_the_pages() -> None:
         async for output in outputs:
             assert not output.finished
             break
-        await outputs.aclose()  # type: ignore[attr-defined]
+        await outputs.aclose()
         await until(lambda: engine.stats().finished[FinishReason.ABORT] == 1)
         assert setup.pool.counts().held == 0
         await engine.stop()
@@ -315,6 +315,7 @@ def test_a_bug_in_the_thread_ends_every_stream_with_an_error(monkeypatch: pytest
         )
         with pytest.raises(EngineStoppedError, match="a bug"):
             engine.submit(ask("late"))
+        assert engine.failure == last.error
         assert await engine.drain(1)
         await engine.stop()
 
