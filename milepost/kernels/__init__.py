@@ -1,0 +1,1 @@
+"""One folder per operation: signature and checks, a plain reference, the backends beside it."""
