@@ -1,0 +1,1 @@
+"""Models: layers, families and the loading of checkpoints."""
