@@ -25,7 +25,6 @@ __all__ = [
     "EngineConfig",
     "PageSizes",
     "ResolvedConfig",
-    "SchedulerConfig",
     "format_bytes",
     "parse_bytes",
     "resolve",
@@ -39,24 +38,6 @@ DEVICES = ("cpu",)
 # With no memory given, the arena may take this share of what is available once the weights are
 # counted: the rest is for activations, the tokenizer and whatever else lives on the machine.
 MEMORY_SHARE = 0.5
-
-
-class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What the scheduler must know besides the layout.
-
-    Attributes:
-        max_num_seqs: rows of a step at most.
-        max_num_batched_tokens: token budget of a step.
-        max_model_len: tokens of one sequence at most, prompt and output together.
-    """
-
-    max_num_seqs: int = 64
-    max_num_batched_tokens: int = 2048
-    max_model_len: int = 1 << 20
-
-    def __post_init__(self) -> None:
-        for name in self.__struct_fields__:
-            _integer(name, getattr(self, name), low=1)
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,9 +91,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             parse_bytes(self.memory)
         for name in ("block_size", "max_num_seqs", "max_num_batched_tokens"):
             _integer(name, getattr(self, name), low=1)
-        for name in ("max_model_len", "threads"):
-            if getattr(self, name) is not None:
-                _integer(name, getattr(self, name), low=1)
+        if self.max_model_len is not None:
+            _integer("max_model_len", self.max_model_len, low=2)  # a prompt token and an output token
+        if self.threads is not None:
+            _integer("threads", self.threads, low=1)
         if self.seed is not None:
             _integer("seed", self.seed, low=-(1 << 63), high=(1 << 63) - 1)
         if self.served_model_name is not None:
@@ -171,7 +153,8 @@ class ResolvedConfig(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         num_pages: pages of the arena, the dummy page counted.
         memory_bytes: bytes of the arena, ``num_pages * page_bytes``.
-        max_sequence_tokens: tokens of the longest sequence that the arena could hold alone.
+        max_sequence_tokens: computed tokens of the longest sequence that the arena could hold alone.
+            The last token drawn is never computed, so `max_model_len` may be one more.
     """
 
     model: str
@@ -191,15 +174,6 @@ class ResolvedConfig(msgspec.Struct, frozen=True, kw_only=True):
     threads: int
     served_model_name: str
     check_states: bool
-
-    @property
-    def scheduler(self) -> SchedulerConfig:
-        """The scheduler's part."""
-        return SchedulerConfig(
-            max_num_seqs=self.max_num_seqs,
-            max_num_batched_tokens=self.max_num_batched_tokens,
-            max_model_len=self.max_model_len,
-        )
 
 
 class PageSizes(Protocol):
@@ -265,13 +239,13 @@ def resolve(
         )
     held_blocks = (num_pages - 1 - layout.pages_per_state) // layout.pages_per_block
     max_sequence_tokens = held_blocks * layout.block_size
-    if config.max_model_len is not None and asked_len > max_sequence_tokens:
-        need = _pages_for(layout, asked_len) * layout.page_bytes
+    if config.max_model_len is not None and asked_len > max_sequence_tokens + 1:
+        need = _pages_for(layout, asked_len - 1) * layout.page_bytes
         raise ConfigError(
             f"max_model_len {asked_len} does not fit the arena: one such sequence needs {need} bytes "
-            f"({format_bytes(need)}). Given: {_budget_text(config, budget)}, which holds "
-            f"{max_sequence_tokens} tokens. "
-            f"Set memory to {need} or more, or max_model_len to {max_sequence_tokens} or less."
+            f"({format_bytes(need)}). Given: {_budget_text(config, budget)}, which is enough for "
+            f"{max_sequence_tokens + 1}. "
+            f"Set memory to {need} or more, or max_model_len to {max_sequence_tokens + 1} or less."
         )
     return ResolvedConfig(
         model=config.model,
@@ -283,7 +257,7 @@ def resolve(
         num_pages=num_pages,
         memory_bytes=num_pages * layout.page_bytes,
         max_sequence_tokens=max_sequence_tokens,
-        max_model_len=min(asked_len, max_sequence_tokens),
+        max_model_len=min(asked_len, max_sequence_tokens + 1),
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=config.max_num_batched_tokens,
         seed=config.seed,
@@ -318,7 +292,7 @@ def _arena_budget(
         return parse_bytes(config.memory)
     available = available_memory() if available_bytes is None else available_bytes
     share = max(0, int(MEMORY_SHARE * (available - weight_bytes)))
-    usable_pages = 1 + config.max_num_seqs * (_pages_for(layout, model_len) - 1)
+    usable_pages = 1 + config.max_num_seqs * (_pages_for(layout, model_len - 1) - 1)
     return min(share, usable_pages * layout.page_bytes)
 
 
