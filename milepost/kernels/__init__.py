@@ -1,1 +1,0 @@
-"""One folder per operation: signature and checks, a plain reference, the backends beside it."""

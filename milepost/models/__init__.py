@@ -1,1 +1,0 @@
-"""Layers, model families and checkpoint loading."""

@@ -1,1 +1,0 @@
-"""The half that computes: arena, batch to tensors, model runner, sampler."""
