@@ -1,1 +1,0 @@
-"""The step loop over one executor, its async front and the incremental detokeniser."""

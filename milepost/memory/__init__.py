@@ -1,1 +1,0 @@
-"""From bytes to pages: layouts, the page pool and the tables of a sequence."""

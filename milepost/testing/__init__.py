@@ -1,1 +1,0 @@
-"""Fakes and oracles that are shipped, for our tests and for yours."""
