@@ -36,7 +36,8 @@ def write_checkpoint(
 ) -> Path:
     """Write a checkpoint folder, whole or not at all.
 
-    The tensors are held in memory until all of them are written, since each file's name says how many there are.
+    The tensors are held in memory until all of them are written, since each file's name says how many there
+    are.
 
     Args:
         folder: where the checkpoint shall lie; its parent is made if need be.
@@ -50,8 +51,8 @@ def write_checkpoint(
         The folder.
 
     Raises:
-        CheckpointError: the folder exists, a name occurs twice, there are fewer tensors than shards, or the disk
-            doesn't take it; nothing half-written is left in any of these cases.
+        CheckpointError: the folder exists, a name occurs twice, there are fewer tensors than shards, or the
+            disk doesn't take it; nothing half-written is left in any of these cases.
     """
     target = Path(folder)
     if target.exists() and not overwrite:
@@ -74,7 +75,8 @@ def _collect(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
         if name in named:
             raise CheckpointError(f"two tensors of the checkpoint are named {name}; a name may occur once")
         plain = tensor.detach().cpu().contiguous()
-        # safetensors stores whole storages and refuses shared ones: what is a view of something else is copied.
+        # safetensors stores whole storages and refuses shared ones: what is a view of something else is
+        # copied.
         storage = plain.untyped_storage()
         if storage.data_ptr() in storages or storage.nbytes() != plain.nbytes:
             plain = plain.clone()
@@ -86,7 +88,9 @@ def _collect(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
 def _split(named: Mapping[str, Tensor], shards: int) -> list[dict[str, Tensor]]:
     """Cut the tensors, in order, into ``shards`` runs of about equal bytes, none of them empty."""
     if not 1 <= shards <= max(1, len(named)):
-        raise CheckpointError(f"a checkpoint of {len(named)} tensors has 1 to {len(named)} shards; given {shards}")
+        raise CheckpointError(
+            f"a checkpoint of {len(named)} tensors has 1 to {len(named)} shards; given {shards}"
+        )
     total = sum(tensor.nbytes for tensor in named.values())
     parts: list[dict[str, Tensor]] = [{}]
     written = 0
@@ -124,12 +128,15 @@ def _pending_folder(target: Path, needed: int) -> Iterator[Path]:
     try:
         free = shutil.disk_usage(pending).free
         if needed > free:
-            raise CheckpointError(f"{target} needs {needed:,} bytes, its disk has {free:,} free; make room there")
+            raise CheckpointError(
+                f"{target} needs {needed:,} bytes, its disk has {free:,} free; make room there"
+            )
         yield pending
         _replace(pending, target)
     except (OSError, SafetensorError) as error:
         raise CheckpointError(
-            f"can't write {target} ({needed:,} bytes of tensors): {error}; nothing was left there, make room and retry"
+            f"can't write {target} ({needed:,} bytes of tensors): {error}; nothing was left there, "
+            "make room and retry"
         ) from error
     finally:
         shutil.rmtree(pending, ignore_errors=True)

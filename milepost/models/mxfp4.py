@@ -19,12 +19,13 @@ E2M1_MAGNITUDES: tuple[float, ...] = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 MXFP4_GROUP = 32
 _SCALE_BIAS = 127
 _NAN_SCALE = 255
-# The largest magnitude is 6 = 1.5 * 2^2: a group whose largest element lies in [2^e, 2^(e+1)) takes the scale 2^(e-2).
+# The largest magnitude is 6 = 1.5 * 2^2: a group whose largest element lies in [2^e, 2^(e+1)) takes the scale
+# 2^(e-2).
 _LARGEST_EXPONENT = 2
 _CODES = E2M1_MAGNITUDES + tuple(-magnitude for magnitude in E2M1_MAGNITUDES)
 
-# Halfway points between neighbouring magnitudes. A tie goes to the even code: the one below the halfway points after
-# codes 0, 2, 4 and 6, the one above it after 1, 3 and 5.
+# Halfway points between neighbouring magnitudes. A tie goes to the even code: the one below the halfway
+# points after codes 0, 2, 4 and 6, the one above it after 1, 3 and 5.
 _TIES_DOWN = (0.25, 1.25, 2.5, 5.0)
 _TIES_UP = (0.75, 1.75, 3.5)
 
@@ -32,8 +33,8 @@ _TIES_UP = (0.75, 1.75, 3.5)
 def quantize_mxfp4(weight: Tensor) -> tuple[Tensor, Tensor]:
     """Pack a weight; every element goes to the nearest code of its group, ties to the even code.
 
-    The scale follows the OCP rule (the power of two below the group's largest magnitude, divided by 4), so that
-    what lies between 6 and 8 scales becomes 6. A group of zeros takes the scale 1.
+    The scale follows the OCP rule (the power of two below the group's largest magnitude, divided by 4), so
+    that what lies between 6 and 8 scales becomes 6. A group of zeros takes the scale 1.
 
     Args:
         weight: [..., out, in], floating, finite; ``in`` is a multiple of 32.
@@ -90,8 +91,8 @@ def _check_packed(packed: Tensor, scale: Tensor) -> None:
     expected = [*scale.shape[:-1], scale.shape[-1] * MXFP4_GROUP // 2]
     if packed.dtype != torch.uint8 or scale.dtype != torch.uint8 or list(packed.shape) != expected:
         raise CheckpointError(
-            f"MXFP4 wants uint8 codes of 16 bytes a group; a scale {scale.dtype} {list(scale.shape)} asks for codes "
-            f"of shape {expected}; given {packed.dtype} {list(packed.shape)}"
+            f"MXFP4 wants uint8 codes, 16 bytes a group; a scale {scale.dtype} {list(scale.shape)} asks for "
+            f"codes of shape {expected}; given {packed.dtype} {list(packed.shape)}"
         )
 
 
@@ -106,7 +107,8 @@ def _scale_byte(largest: Tensor) -> Tensor:
 def _nearest_code(scaled: Tensor) -> Tensor:
     """E2M1 code (uint8) of each element, already divided by its scale; beyond 6 is 6."""
     magnitude = scaled.abs().contiguous()
-    # A code is the number of halfway points passed; the side on which a tie falls is the side of the comparison.
+    # A code is the number of halfway points passed; the side on which a tie falls is the side of the
+    # comparison.
     down = torch.bucketize(magnitude, magnitude.new_tensor(_TIES_DOWN), right=False)
     up = torch.bucketize(magnitude, magnitude.new_tensor(_TIES_UP), right=True)
     sign = torch.signbit(scaled).to(torch.uint8) << 3

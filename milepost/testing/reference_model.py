@@ -1,8 +1,8 @@
-"""The reference model: Kimi K3 and Kimi-Linear, one token at a time, in float64, from the checkpoint's own files.
+"""The reference model: Kimi K3 and Kimi-Linear in float64, one token at a time, from a checkpoint's files.
 
-It is slow, plain and independent: it shares no code with `milepost.models` and `milepost.kernels`, which it judges.
-KDA runs as its recurrence, MLA with every head's key and value written out, the experts in a loop, and the banks of
-Attention Residuals are a list. Fit for small models only.
+It is slow, plain and independent: it shares no code with `milepost.models` and `milepost.kernels`, which it
+judges. KDA runs as its recurrence, MLA with every head's key and value written out, the experts in a loop,
+and the banks of Attention Residuals are a list. Fit for small models only.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One thread for tiny tensors: waiting for a second one costs up to 100 times the arithmetic on a busy machine."""
+"""One thread for tiny tensors: on a busy machine, waiting for a second one costs up to 100 times the work."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["single_thread"]
 
 @contextlib.contextmanager
 def single_thread() -> Iterator[None]:
-    """Let torch use one thread inside the block or the decorated function, and what it used before afterwards."""
+    """Let torch use one thread inside the block or the decorated function, and as many as before after it."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -1,7 +1,7 @@
 """config.json of small random models, field for field as the published ones, with sizes as parameters.
 
-No two widths are equal by default, and KDA and MLA have different head counts, so that code which takes one axis for
-another fails instead of agreeing by luck. Layer lists count from 1, as published.
+No two widths are equal by default, and KDA and MLA have different head counts, so that code which takes one
+axis for another fails instead of agreeing by luck. Layer lists count from 1, as published.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _BOS, _STOP, _MEDIA, _PAD = 163_584, 163_586, 163_605, 163_839
 _MAX_POSITION = 1_048_576
 
 
-def toy_k3_config(
+def toy_k3_config(  # noqa: PLR0913 - every size of the model is an argument
     *,
     base_vocab: int = 320,
     hidden_size: int = 80,
@@ -53,8 +53,8 @@ def toy_k3_config(
 ) -> Config:
     """config.json of a small Kimi K3.
 
-    The default 9 layers have two MLA layers at their end (1-based 8 and 9), as the published 92 and 93, and three
-    Attention Residuals banks. ``packed_experts`` False leaves the quantization_config out.
+    The default 9 layers have two MLA layers at their end (1-based 8 and 9), as the published 92 and 93, and
+    three Attention Residuals banks. ``packed_experts`` False leaves the quantization_config out.
 
     Raises:
         ConfigError: packed experts whose widths aren't multiples of the MXFP4 group, 32.
@@ -118,7 +118,7 @@ def toy_k3_config(
     return config
 
 
-def toy_kimi_linear_config(
+def toy_kimi_linear_config(  # noqa: PLR0913 - every size of the model is an argument
     *,
     base_vocab: int = 320,
     hidden_size: int = 80,
@@ -140,7 +140,7 @@ def toy_kimi_linear_config(
     routed_scaling_factor: float = 2.446,
     first_dense: int = 1,
 ) -> Config:
-    """config.json of a small Kimi-Linear; the last of its 7 layers is MLA, off the stride of 4, as the published one's."""
+    """config.json of a small Kimi-Linear; its last layer is MLA, off the stride, as the published one."""
     return {
         "architectures": ["KimiLinearForCausalLM"],
         **_token_ids(base_vocab),
@@ -189,9 +189,13 @@ def _token_ids(base_vocab: int) -> Config:
 
 
 def _layer_lists(num_layers: int, full_attn_layers: list[int] | None) -> Config:
-    """The published rule by default: every fourth layer is MLA, and so is the last one, whatever its number."""
+    """The published rule by default: every fourth layer is MLA, and so is the last one."""
     every = range(1, num_layers + 1)
-    full = full_attn_layers if full_attn_layers is not None else [n for n in every if n % 4 == 0 or n == num_layers]
+    full = (
+        full_attn_layers
+        if full_attn_layers is not None
+        else [n for n in every if n % 4 == 0 or n == num_layers]
+    )
     return {"full_attn_layers": full, "kda_layers": [n for n in every if n not in full]}
 
 
@@ -221,7 +225,7 @@ def _moe_fields(experts: int, top_k: int, intermediate: int, shared: int, scalin
 
 
 def _mxfp4_quantization() -> Config:
-    """As published: its ``ignore`` list does not name the router and the latent projections, which are BF16 all the same."""
+    """As published: ``ignore`` names neither router nor latent projections, which are BF16 all the same."""
     weights: Config = {
         "actorder": None,
         "block_structure": None,

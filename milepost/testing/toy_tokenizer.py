@@ -1,12 +1,13 @@
-"""Tokenizer files of toy checkpoints: a byte-level tiktoken.model with a few merges, and the published specials.
+"""Tokenizer files of toy checkpoints: byte-level pieces, a few merges, and the published specials.
 
-Ids follow the published order: ordinary tokens first, 256 specials behind them, so that special 163584 + n of the
-published vocabulary is base_vocab + n here.
+Ids follow the published order: ordinary tokens first, 256 specials behind them, so that special 163584 + n of
+the published vocabulary is base_vocab + n here.
 """
 
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 from collections import Counter
 from collections.abc import Mapping
@@ -54,7 +55,7 @@ NAMED_SPECIALS: dict[str, dict[int, str]] = {
         255: "[PAD]",
     },
 }
-"""Names that tokenizer_config.json lists, by offset behind the ordinary tokens; id i without a name is <|reserved_token_i|>."""
+"""Names in tokenizer_config.json, by offset behind the ordinary tokens; others are <|reserved_token_ID|>."""
 
 # Published with "special": false: markers inside a reply that a decoder shows.
 _SHOWN = {"<|open|>", "<|close|>", "<|sep|>"} | {
@@ -66,7 +67,7 @@ _STOP_OFFSET = 2
 _TEXT = (
     "the mile post stands beside the road and tells the traveller how far the next town is ; "
     "a state that every token overwrites leaves no trace of the road behind it , and so the posts are set "
-    "where the road is likely to be taken again . there are those who set them thick and those who set them thin . "
+    "where the road is likely to be taken again . there are those who set them thick and those who don't . "
     "def forward ( self , hidden_states ) : return self . norm ( hidden_states ) "
 )
 
@@ -87,11 +88,13 @@ def toy_ranks(base_vocab: int) -> dict[bytes, int]:
     while len(ranks) < base_vocab:
         pairs: Counter[tuple[bytes, bytes]] = Counter()
         for word, count in words.items():
-            for pair in zip(word, word[1:], strict=False):
+            for pair in itertools.pairwise(word):
                 pairs[pair] += count
         fresh = [pair for pair in pairs if pair[0] + pair[1] not in ranks]
         if not fresh:
-            raise ValueError(f"the toy text gives {len(ranks)} tokens; given base_vocab {base_vocab}, ask for fewer")
+            raise ValueError(
+                f"the toy text gives {len(ranks)} tokens; given base_vocab {base_vocab}, ask for fewer"
+            )
         best = max(fresh, key=lambda pair: (pairs[pair], pair))
         ranks[best[0] + best[1]] = len(ranks)
         words = Counter({_merged(word, best): count for word, count in words.items()})

@@ -1,9 +1,9 @@
 """Random tensors for a config.json, under the published names, shapes and dtypes.
 
-The scales are chosen so that nothing is degenerate: decays of KDA from almost 1 to almost 0, attention that prefers
-some tokens, SiTU's caps in reach, a router whose bias changes the choice, banks of Attention Residuals that are all
-read, norm weights off 1. Each tensor has its own seed, made from its name, so that a change of one size or of one
-option leaves the other tensors as they were.
+The scales are chosen so that nothing is degenerate: decays of KDA from almost 1 to almost 0, attention that
+prefers some tokens, SiTU's caps in reach, a router whose bias changes the choice, banks of Attention
+Residuals that are all read, norm weights off 1. Each tensor has its own seed, made from its name, so that a
+change of one size or of one option leaves the other tensors as they were.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ __all__ = ["toy_tensors"]
 
 Named = Iterator[tuple[str, Tensor]]
 
-# K3 stores 128 values of A_log for its 96 heads. What lies behind the heads must be read by nobody, so it is absurd.
+# K3 stores 128 values of A_log for its 96 heads. What lies behind the heads must be read by nobody, so it is
+# absurd.
 _A_LOG_SURPLUS = 3
 _A_LOG_UNREAD = 9.0
 
@@ -64,7 +65,7 @@ class _ToyWeights:
         if "vision_config" in self._config:
             yield from self._vision(self._config["vision_config"])
 
-    # ---- the raw material -------------------------------------------------------------------------------------------
+    # ---- the raw material ------------------------------------------------------------------------
 
     def _generator(self, name: str) -> torch.Generator:
         # Names without the family's prefix: the text model of both families draws the same numbers.
@@ -88,7 +89,7 @@ class _ToyWeights:
     def _norm(self, name: str, width: int, dtype: torch.dtype | None = None) -> Named:
         yield name, self._uniform(name, (width,), 0.4, 1.6).to(dtype or self._dtype)
 
-    # ---- layers -----------------------------------------------------------------------------------------------------
+    # ---- layers ----------------------------------------------------------------------------------
 
     def _layer(self, prefix: str, layer: int) -> Named:
         yield from self._norm(f"{prefix}input_layernorm.weight", self._hidden)
@@ -131,7 +132,7 @@ class _ToyWeights:
         yield from self._linear_map(f"{prefix}o_proj.weight", self._hidden, channels, gain=1.5)
 
     def _decay(self, prefix: str, heads: int, head_dim: int) -> Named:
-        """The forget gate, spread so that each head has channels that keep for long and channels that forget at once."""
+        """The forget gate, spread: each head has channels that keep for long and others that forget."""
         yield from self._linear_map(f"{prefix}f_a_proj.weight", head_dim, self._hidden)
         yield from self._linear_map(f"{prefix}f_b_proj.weight", heads * head_dim, head_dim)
         bias = f"{prefix}dt_bias"
@@ -151,7 +152,9 @@ class _ToyWeights:
         )
         q_rank, kv_rank = text["q_lora_rank"], text["kv_lora_rank"]
         if q_rank is None:
-            yield from self._linear_map(f"{prefix}q_proj.weight", heads * (nope + rope), self._hidden, gain=2.0)
+            yield from self._linear_map(
+                f"{prefix}q_proj.weight", heads * (nope + rope), self._hidden, gain=2.0
+            )
         else:
             yield from self._linear_map(f"{prefix}q_a_proj.weight", q_rank, self._hidden)
             yield from self._norm(f"{prefix}q_a_layernorm.weight", q_rank)
@@ -163,7 +166,7 @@ class _ToyWeights:
             yield from self._linear_map(f"{prefix}g_proj.weight", heads * value, self._hidden, gain=1.5)
         yield from self._linear_map(f"{prefix}o_proj.weight", self._hidden, heads * value, gain=1.5)
 
-    # ---- feed-forward -----------------------------------------------------------------------------------------------
+    # ---- feed-forward ----------------------------------------------------------------------------
 
     def _mlp(self, prefix: str, width: int) -> Named:
         # Wide enough for SiTU's caps, 4 and 25, to bend the result; harmless for SwiGLU.
@@ -205,7 +208,9 @@ class _ToyWeights:
         if weight.shape[-1] % MXFP4_GROUP:
             yield name, weight.to(self._dtype)
             return
-        spread = 2.0 ** self._uniform(f"{name}.spread", (weight.shape[0], weight.shape[1] // MXFP4_GROUP), -2.0, 1.0)
+        spread = 2.0 ** self._uniform(
+            f"{name}.spread", (weight.shape[0], weight.shape[1] // MXFP4_GROUP), -2.0, 1.0
+        )
         packed, scale = quantize_mxfp4(weight * spread.repeat_interleave(MXFP4_GROUP, dim=1))
         if self._is_packed:
             yield f"{name}_packed", packed
@@ -213,10 +218,12 @@ class _ToyWeights:
         else:
             yield name, dequantize_mxfp4(packed, scale, self._dtype)
 
-    # ---- what a text engine skips -----------------------------------------------------------------------------------
+    # ---- what a text engine skips ----------------------------------------------------------------
 
     def _vision(self, vision: dict[str, Any]) -> Named:
-        width, qkv, mlp = (vision[key] for key in ("vt_hidden_size", "qkv_hidden_size", "vt_intermediate_size"))
+        width, qkv, mlp = (
+            vision[key] for key in ("vt_hidden_size", "qkv_hidden_size", "vt_intermediate_size")
+        )
         patch, merged = vision["patch_size"], width * 4
         yield from self._plain("vision_tower.patch_embed.proj.weight", (width, 3, patch, patch), 0.05)
         yield from self._plain("vision_tower.patch_embed.pos_emb.weight", (8, 8, width), 0.05)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import safetensors.torch
 import torch
 from safetensors import safe_open
 
@@ -58,7 +60,9 @@ def test_round_trip(tmp_path: Path, shards: int) -> None:
 
 def test_views_and_shared_tensors_are_stored_apart(tmp_path: Path) -> None:
     base = torch.arange(12.0).view(3, 4)
-    folder = write_checkpoint(tmp_path / "m", {}, [("all", base), ("same", base), ("row", base[1]), ("turned", base.T)])
+    folder = write_checkpoint(
+        tmp_path / "m", {}, [("all", base), ("same", base), ("row", base[1]), ("turned", base.T)]
+    )
     read = _read_back(folder)
     assert torch.equal(read["same"], base)
     assert torch.equal(read["row"], base[1])
@@ -83,9 +87,11 @@ def test_an_existing_folder_is_kept_unless_asked(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["m"]
 
 
-def test_a_failing_write_leaves_nothing_and_keeps_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_write_leaves_nothing_and_keeps_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = write_checkpoint(tmp_path / "m", {"version": 1}, _tensors())
-    real = checkpoint_writer.save_file
+    real = safetensors.torch.save_file
 
     def fail_on_second(tensors: dict[str, torch.Tensor], path: Path, metadata: dict[str, str]) -> None:
         if "00002-of" in path.name:
@@ -113,17 +119,23 @@ except CheckpointError as error:
     print(error)
 """
     done = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path / "m")], capture_output=True, text=True, check=True, timeout=120
+        [sys.executable, "-c", script, str(tmp_path / "m")],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
     )
     assert "can't write" in done.stdout
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_disk_that_is_too_small_is_said_before_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_is_too_small_is_said_before_writing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Usage:
         free = 100
 
-    monkeypatch.setattr(checkpoint_writer.shutil, "disk_usage", lambda path: Usage)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage)
     with pytest.raises(CheckpointError, match="has 100 free"):
         write_checkpoint(tmp_path / "m", {}, _tensors())
     assert list(tmp_path.iterdir()) == []

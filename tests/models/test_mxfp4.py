@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -58,7 +59,9 @@ def test_what_is_representable_survives(exponent: int) -> None:
 def test_ties_go_to_the_even_code_and_the_rest_to_the_nearest() -> None:
     halfway = {0.25: 0.0, 0.75: 1.0, 1.25: 1.0, 1.75: 2.0, 2.5: 2.0, 3.5: 4.0, 5.0: 4.0}
     nudged = {
-        tie + side * 1e-6: lower if side < 0 else upper for tie, lower, upper in _neighbours() for side in (-1, 1)
+        tie + side * 1e-6: lower if side < 0 else upper
+        for tie, lower, upper in _neighbours()
+        for side in (-1, 1)
     }
     cases = halfway | nudged | {6.0: 6.0, 7.99: 6.0}
     values = [*cases, *(-value for value in cases)]
@@ -74,7 +77,7 @@ def test_ties_go_to_the_even_code_and_the_rest_to_the_nearest() -> None:
 
 
 def _neighbours() -> list[tuple[float, float, float]]:
-    pairs = zip(E2M1_MAGNITUDES, E2M1_MAGNITUDES[1:], strict=False)
+    pairs = itertools.pairwise(E2M1_MAGNITUDES)
     return [((low + high) / 2, low, high) for low, high in pairs]
 
 
@@ -103,8 +106,8 @@ def test_what_leaves_the_range_of_scales_clips(exponent: int) -> None:
     weight = torch.full((1, 32), 2.0, dtype=torch.float64) * 2.0**exponent
     packed, scale = quantize_mxfp4(weight)
     assert scale.item() == (0 if exponent < 0 else 254)
-    largest = dequantize_mxfp4(packed, scale, torch.float64).unique()
-    assert largest.item() == (0.0 if exponent < 0 else 6 * 2.0**127)
+    values = set(dequantize_mxfp4(packed, scale, torch.float64).flatten().tolist())
+    assert values == ({0.0} if exponent < 0 else {6 * 2.0**127})
 
 
 def test_refusals_say_what_was_given() -> None:

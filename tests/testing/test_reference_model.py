@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors import safe_open
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from milepost.models.mxfp4 import dequantize_mxfp4
 from milepost.testing.reference.files import decode_mxfp4
@@ -53,7 +52,7 @@ def test_steps_copies_and_whole_sequences_agree(folder: Path) -> None:
 def test_float32_is_close_and_bfloat16_weights_are_not_float32_ones(folder: Path, tmp_path: Path) -> None:
     exact = ReferenceModel.load(folder).logits(TOKENS)
     assert _relative(ReferenceModel.load(folder, torch.float32).logits(TOKENS).double(), exact) < 1e-5
-    fine = write_toy_checkpoint(tmp_path / "fine", folder.name, seed=1, dtype=torch.float32)  # type: ignore[arg-type]
+    fine = write_toy_checkpoint(tmp_path / "fine", folder.name, seed=1, dtype=torch.float32)
     assert _relative(ReferenceModel.load(fine).logits(TOKENS), exact) > 1e-3
 
 
@@ -72,20 +71,19 @@ def test_the_two_mxfp4_decoders_agree() -> None:
 
 def test_what_is_unread_is_known(folder: Path) -> None:
     unread = ReferenceModel.load(folder).unread
-    expected = set()
+    expected: frozenset[str] = frozenset()
     if folder.name == "kimi_k3":
         site = "language_model.model.layers.0.self_attention_res_"
-        expected = {f"{site}norm.weight", f"{site}proj.weight"}
-        unread = {name for name in unread if not name.startswith(("vision_tower.", "mm_projector."))}
+        expected = frozenset({f"{site}norm.weight", f"{site}proj.weight"})
+        unread = frozenset(name for name in unread if not name.startswith(("vision_tower.", "mm_projector.")))
     assert unread == expected
 
 
 def test_every_tensor_matters(folder: Path, tmp_path: Path) -> None:
-    """A change of any one tensor of each kind changes the logits; the surplus of A_log and what is unread does not."""
+    """A change of one tensor of each kind changes the logits, but for what is unread and A_log's surplus."""
     tensors: dict[str, torch.Tensor] = {}
     for path in folder.glob("*.safetensors"):
-        with safe_open(path, framework="pt") as file:
-            tensors.update({name: file.get_tensor(name) for name in file.keys()})
+        tensors.update(load_file(path))
     baseline = ReferenceModel.load(folder)
     expected = baseline.logits(TOKENS)
     (tmp_path / "config.json").write_bytes((folder / "config.json").read_bytes())
@@ -124,7 +122,9 @@ def test_random_weights_are_lively(folder: Path) -> None:
     assert decay.quantile(0.02) < 0.35
     assert decay.median() > 0.5
     assert decay.quantile(0.9) > 0.97
-    _check_routing(seen["router choice scores"], seen["router scores"], top_k=4 if folder.name == "kimi_k3" else 3)
+    _check_routing(
+        seen["router choice scores"], seen["router scores"], top_k=4 if folder.name == "kimi_k3" else 3
+    )
     late = [value for value in seen["attention weights"] if value.shape[0] == 64]
     assert all(0.05 < float(value.max(dim=0).values.mean()) < 0.95 for value in late)
     if folder.name == "kimi_k3":
@@ -136,7 +136,7 @@ def test_random_weights_are_lively(folder: Path) -> None:
 def _check_routing(biased: list[torch.Tensor], plain: list[torch.Tensor], top_k: int) -> None:
     chosen = torch.stack([value.topk(top_k).indices.sort().values for value in biased])
     unbiased = torch.stack([value.topk(top_k).indices.sort().values for value in plain])
-    assert chosen.unique().numel() == biased[0].numel()  # no expert is idle
+    assert len(set(chosen.flatten().tolist())) == biased[0].numel()  # no expert is idle
     share_changed = float((chosen != unbiased).any(dim=1).double().mean())
     assert 0.3 < share_changed < 0.98
     scores = torch.stack(plain)

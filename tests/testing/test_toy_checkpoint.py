@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import tiktoken
 import torch
-from safetensors import safe_open
+from safetensors.torch import load_file
 
 from milepost.errors import ConfigError
 from milepost.testing.toy_checkpoint import write_toy_checkpoint
@@ -21,8 +21,7 @@ from milepost.testing.toy_config import toy_k3_config, toy_kimi_linear_config
 def _tensors(folder: Path) -> dict[str, torch.Tensor]:
     out: dict[str, torch.Tensor] = {}
     for path in folder.glob("*.safetensors"):
-        with safe_open(path, framework="pt") as file:
-            out.update({name: file.get_tensor(name) for name in file.keys()})
+        out.update(load_file(path))
     return out
 
 
@@ -48,7 +47,9 @@ def test_k3_config(k3: tuple[dict[str, Any], dict[str, torch.Tensor]]) -> None:
     text = config["text_config"]
     linear = text["linear_attn_config"]
     assert linear["full_attn_layers"][-2:] == [8, 9]
-    assert sorted(linear["full_attn_layers"] + linear["kda_layers"]) == list(range(1, text["num_hidden_layers"] + 1))
+    assert sorted(linear["full_attn_layers"] + linear["kda_layers"]) == list(
+        range(1, text["num_hidden_layers"] + 1)
+    )
     assert text["quantization_config"]["format"] == "mxfp4-pack-quantized"
     assert not any("gate" in entry and "mlp" not in entry for entry in text["quantization_config"]["ignore"])
     assert "rope_theta" not in text
@@ -71,8 +72,9 @@ def test_k3_tensor_names(k3: tuple[dict[str, Any], dict[str, torch.Tensor]]) -> 
         *(layer + name for name in ("input_layernorm", "post_attention_layernorm", "self_attention_res_norm",
                                     "self_attention_res_proj", "mlp_res_norm", "mlp_res_proj")),
         *(attn + name for name in ("q_proj", "k_proj", "v_proj", "g_proj", "q_conv1d", "k_conv1d", "v_conv1d",
-                                   "f_a_proj", "f_b_proj", "b_proj", "o_norm", "o_proj", "q_a_proj", "q_a_layernorm",
-                                   "q_b_proj", "kv_a_proj_with_mqa", "kv_a_layernorm", "kv_b_proj")),
+                                   "f_a_proj", "f_b_proj", "b_proj", "o_norm", "o_proj", "q_a_proj",
+                                   "q_a_layernorm", "q_b_proj", "kv_a_proj_with_mqa", "kv_a_layernorm",
+                                   "kv_b_proj")),
         *(f"{layer}mlp.{name}_proj" for name in ("gate", "up", "down")),
         *(f"{moe}{name}" for name in ("gate", "routed_expert_down_proj", "routed_expert_norm",
                                       "routed_expert_up_proj")),
@@ -82,7 +84,9 @@ def test_k3_tensor_names(k3: tuple[dict[str, Any], dict[str, torch.Tensor]]) -> 
     expected |= {f"language_model.model.{attn}{name}" for name in ("A_log", "dt_bias")}
     expected |= {f"language_model.model.{moe}gate.e_score_correction_bias"}
     expected |= {
-        f"language_model.model.{moe}experts.N.w{part}.weight_{kind}" for part in "123" for kind in ("packed", "scale")
+        f"language_model.model.{moe}experts.N.w{part}.weight_{kind}"
+        for part in "123"
+        for kind in ("packed", "scale")
     }
     names = _classes(list(k3[1]))
     assert {name for name in names if name.startswith("language_model.")} == expected
@@ -94,16 +98,20 @@ def test_k3_dtypes_and_shapes(k3: tuple[dict[str, Any], dict[str, torch.Tensor]]
     tensors = {name.removeprefix("language_model.model."): tensor for name, tensor in k3[1].items()}
     f32 = {name for name, tensor in tensors.items() if tensor.dtype == torch.float32}
     assert {name.split(".", 2)[-1] for name in f32} == {
-        "self_attn.q_conv1d.weight", "self_attn.k_conv1d.weight", "self_attn.v_conv1d.weight", "self_attn.A_log",
-        "self_attn.dt_bias", "self_attn.o_norm.weight", "block_sparse_moe.gate.e_score_correction_bias",
+        "self_attn.q_conv1d.weight", "self_attn.k_conv1d.weight", "self_attn.v_conv1d.weight",
+        "self_attn.A_log", "self_attn.dt_bias", "self_attn.o_norm.weight",
+        "block_sparse_moe.gate.e_score_correction_bias",
     }  # fmt: skip
-    assert {name.rsplit("_", 1)[-1] for name, t in tensors.items() if t.dtype == torch.uint8} == {"packed", "scale"}
+    assert {name.rsplit("_", 1)[-1] for name, t in tensors.items() if t.dtype == torch.uint8} == {
+        "packed",
+        "scale",
+    }
     assert tensors["layers.1.self_attn.A_log"].shape == (8,)  # for 5 heads
     assert tensors["layers.1.self_attn.q_conv1d.weight"].shape == (160, 1, 4)
     assert tensors["layers.1.mlp_res_proj.weight"].shape == (1, 80)
     assert tensors["layers.1.block_sparse_moe.experts.0.w2.weight_packed"].shape == (64, 48)
     assert tensors["layers.1.block_sparse_moe.experts.0.w2.weight_scale"].shape == (64, 3)
-    assert tensors["layers.1.block_sparse_moe.experts.3.w1.weight_scale"].unique().numel() > 2
+    assert tensors["layers.1.block_sparse_moe.experts.3.w1.weight_scale"].float().std() > 0.5
     assert tensors["layers.3.self_attn.g_proj.weight"].shape == (120, 80)
     assert tensors["layers.2.self_attn.g_proj.weight"].shape == (160, 80)
 
@@ -127,7 +135,14 @@ def test_kimi_linear_layout(linear: tuple[dict[str, Any], dict[str, torch.Tensor
 
 def test_sizes_are_parameters(tmp_path: Path) -> None:
     folder = write_toy_checkpoint(
-        tmp_path / "m", "kimi_k3", hidden_size=48, kda_heads=2, kda_head_dim=64, mla_heads=7, num_layers=5, vision=False
+        tmp_path / "m",
+        "kimi_k3",
+        hidden_size=48,
+        kda_heads=2,
+        kda_head_dim=64,
+        mla_heads=7,
+        num_layers=5,
+        vision=False,
     )
     tensors = _tensors(folder)
     prefix = "language_model.model.layers."
@@ -139,11 +154,11 @@ def test_sizes_are_parameters(tmp_path: Path) -> None:
 
 
 def test_seed_and_dtype(tmp_path: Path) -> None:
-    def write(name: str, **options: Any) -> dict[str, torch.Tensor]:
-        return _tensors(write_toy_checkpoint(tmp_path / name, "kimi_k3", **options))
+    def write(name: str, seed: int, shards: int, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+        return _tensors(write_toy_checkpoint(tmp_path / name, "kimi_k3", seed, shards=shards, dtype=dtype))
 
-    first, again, other = write("a", seed=3), write("b", seed=3, shards=5), write("c", seed=4)
-    exact = write("d", seed=3, dtype=torch.float32)
+    first, again = write("a", 3, 2, torch.bfloat16), write("b", 3, 5, torch.bfloat16)
+    exact, other = write("c", 3, 2, torch.float32), write("d", 4, 2, torch.bfloat16)
     assert first.keys() == again.keys() == exact.keys()
     for name, tensor in first.items():
         assert torch.equal(tensor, again[name])
@@ -152,7 +167,7 @@ def test_seed_and_dtype(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("family", ["kimi_k3", "kimi_linear"])
-def test_the_tokenizer_reads_back_and_has_the_published_specials(tmp_path: Path, family: Any) -> None:
+def test_the_tokenizer_reads_back_and_has_the_published_specials(tmp_path: Path, family: str) -> None:
     folder = write_toy_checkpoint(tmp_path / "m", family)
     lines = (folder / "tiktoken.model").read_text().splitlines()
     ranks = {base64.b64decode(piece): int(rank) for piece, rank in (line.split() for line in lines)}

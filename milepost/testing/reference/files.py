@@ -17,13 +17,16 @@ __all__ = ["CheckpointFiles", "decode_mxfp4"]
 _GROUP = 32
 
 
-# A nibble is a sign bit above an index into eight magnitudes; the low nibble of a byte is the first of its two elements.
+# A nibble is a sign bit above an index into eight magnitudes; the low nibble of a byte is the first of its
+# two elements.
 _MAGNITUDES = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]
 _ELEMENTS = _MAGNITUDES + [-magnitude for magnitude in _MAGNITUDES]
 _PAIR_OF_BYTE = torch.tensor(
     [[_ELEMENTS[byte % 16], _ELEMENTS[byte // 16]] for byte in range(256)], dtype=torch.float64
 )
-_SCALE_OF_BYTE = torch.tensor([math.ldexp(1.0, byte - 127) for byte in range(255)] + [math.nan], dtype=torch.float64)
+_SCALE_OF_BYTE = torch.tensor(
+    [math.ldexp(1.0, byte - 127) for byte in range(255)] + [math.nan], dtype=torch.float64
+)
 
 
 def decode_mxfp4(packed: Tensor, scale: Tensor) -> Tensor:
@@ -76,7 +79,7 @@ class CheckpointFiles:
         return self._raw(self._prefix + name).to(self._dtype)
 
     def matrix(self, name: str) -> Tensor:
-        """A weight matrix [out, in], packed or plain: what is packed has ``_packed`` and ``_scale`` in the place of it."""
+        """A weight matrix [out, in], packed (as ``_packed`` and ``_scale``) or plain."""
         if not self.has(f"{name}_packed"):
             return self.tensor(name)
         packed = self._raw(f"{self._prefix}{name}_packed")

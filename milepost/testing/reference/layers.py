@@ -1,4 +1,4 @@
-"""The layers of the reference model: each reads its tensors by their published names and maps one token's vector."""
+"""The layers of the reference model: each reads its tensors by their published names, and maps one token."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ def _unchanged(x: Tensor) -> Tensor:
 
 @dataclasses.dataclass(frozen=True)
 class Numerics:
-    """What implementations do differently in the last digits. The defaults are Hugging Face's, which is the truth.
+    """What implementations do differently in the last digits.
+
+    The defaults are Hugging Face's, which is the truth.
 
     Attributes:
         l2_eps: of the normalised q and k of KDA.
@@ -49,7 +51,7 @@ class Numerics:
 
 @dataclasses.dataclass
 class KdaState:
-    """A KDA layer's memory: ``matrix`` [heads, key, value] and the last inputs of the convolution, [taps - 1, q|k|v]."""
+    """A KDA layer's memory: ``matrix`` [heads, key, value], ``window`` [taps - 1, q|k|v] of past inputs."""
 
     matrix: Tensor
     window: Tensor
@@ -61,8 +63,13 @@ class KdaState:
 
 @dataclasses.dataclass
 class MlaState:
-    """An MLA layer's memory: ``rows`` [tokens, kv_rank + rope], as an engine caches them, and each token's expanded
-    keys [heads, nope + rope] and values [heads, v]."""
+    """An MLA layer's memory, a list entry a token.
+
+    Attributes:
+        rows: [kv_rank + rope], normed latent and shared key, as an engine caches them.
+        keys: [heads, nope + rope].
+        values: [heads, v].
+    """
 
     rows: list[Tensor]
     keys: list[Tensor]
@@ -126,7 +133,7 @@ class KdaLayer:
 
 
 class MlaLayer:
-    """Multi-head latent attention, not absorbed: every head's key and value are written out. Nothing is rotated."""
+    """Multi-head latent attention, not absorbed: each head's key and value are written out, unrotated."""
 
     def __init__(self, files: CheckpointFiles, prefix: str, layer: int, numerics: Numerics) -> None:
         text = files.text
@@ -205,7 +212,7 @@ class DenseFfn:
 
 
 class MoeFfn:
-    """Mixture of experts; K3's routed experts live in a latent space, between two projections and behind a norm."""
+    """Mixture of experts; K3's routed experts live in a latent space, between two projections."""
 
     def __init__(self, files: CheckpointFiles, prefix: str, layer: int, numerics: Numerics) -> None:
         text = files.text

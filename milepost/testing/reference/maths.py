@@ -1,7 +1,7 @@
 """The published formulas, for one token. Vectors are [width]; a head axis comes first where there is one.
 
-Sources: Kimi K3's technical report (arXiv:2607.24653) and Kimi-Linear's (arXiv:2510.26692); the Hugging Face model
-code where it says more, such as each epsilon. Everything runs in the dtype of its arguments.
+Sources: Kimi K3's technical report (arXiv:2607.24653) and Kimi-Linear's (arXiv:2510.26692); the Hugging Face
+model code where it says more, such as each epsilon. Everything runs in the dtype of its arguments.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ __all__ = [
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """x / rms(x) * weight, over the last axis."""
+    """RMSNorm over the last axis: x / rms(x) * weight."""
     return x * torch.rsqrt(x.square().mean(dim=-1, keepdim=True) + eps) * weight
 
 
 def silu(x: Tensor) -> Tensor:
-    """x * sigmoid(x)."""
+    """Swish: x * sigmoid(x)."""
     return x * torch.sigmoid(x)
 
 
@@ -39,7 +39,7 @@ def situ(gate: Tensor, up: Tensor, gate_cap: float, up_cap: float) -> Tensor:
 
 
 def l2_normalise(x: Tensor, eps: float, *, clamp: bool = False) -> Tensor:
-    """x / |x| over the last axis, as fla and Hugging Face do it: eps is added to the sum of squares.
+    """Unit length over the last axis, as fla and Hugging Face do it: eps is added to the sum of squares.
 
     ``clamp`` is llama.cpp's way instead: the length itself, but at least eps.
     """
@@ -74,8 +74,10 @@ def forget_gate(z: Tensor, a_log: Tensor, lower_bound: float | None) -> Tensor:
     return lower_bound * torch.sigmoid(rate * z)
 
 
-def delta_rule(state: Tensor, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor) -> tuple[Tensor, Tensor]:
-    """One step of KDA's recurrence: decay, correct towards v what the decayed state says at k, then read at q.
+def delta_rule(
+    state: Tensor, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor
+) -> tuple[Tensor, Tensor]:
+    """One step of KDA's recurrence: decay, correct what the state says at k towards v, read at q.
 
     Args:
         state: [heads, key, value].
@@ -100,7 +102,8 @@ def router_choice(scores: Tensor, bias: Tensor, top_k: int) -> Tensor:
 
     Args:
         scores: [experts], sigmoids of the router's logits.
-        bias: [experts].
+        bias: [experts], e_score_correction_bias.
+        top_k: experts a token.
 
     Returns:
         Indices [top_k].
@@ -108,8 +111,10 @@ def router_choice(scores: Tensor, bias: Tensor, top_k: int) -> Tensor:
     return torch.topk(scores + bias, top_k).indices
 
 
-def attention_residual(banks: list[Tensor], running: Tensor, score_vector: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """Read of Attention Residuals: a softmax over depth. Scores use normalised sources, the mix uses raw ones.
+def attention_residual(
+    banks: list[Tensor], running: Tensor, score_vector: Tensor, eps: float
+) -> tuple[Tensor, Tensor]:
+    """Read of Attention Residuals: a softmax over depth, scored on normalised sources, mixing raw ones.
 
     Args:
         banks: [width] each, oldest first; may be empty.
