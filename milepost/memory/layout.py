@@ -11,7 +11,8 @@ one rank.
                     then conv_tiles_per_layer tiles per KDA layer: its flat [window, 3*channels]
                     window in the model's dtype, cut into tiles wherever they end
 
-Tile t of a state lies at ``state_table[t // tiles_per_page] * page_bytes + (t % tiles_per_page) * tile_bytes``.
+Tile t of a state lies at
+``state_table[t // tiles_per_page] * page_bytes + (t % tiles_per_page) * tile_bytes``.
 """
 
 from __future__ import annotations
