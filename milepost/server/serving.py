@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
+import logging
 import socket
-import sys
 import time
 from collections.abc import Callable
 from types import FrameType
@@ -16,6 +15,8 @@ from milepost.errors import ConfigError
 from milepost.server.generation import Front
 
 __all__ = ["DEFAULT_DRAIN_SECONDS", "bind", "serve"]
+
+logger = logging.getLogger(__name__)
 
 DEFAULT_DRAIN_SECONDS = 60.0
 BACKLOG = 2048
@@ -125,7 +126,6 @@ class _DrainingServer(uvicorn.Server):
         if self._deadline is None:
             return False
         if self._front.num_running and time.monotonic() >= self._deadline:
-            print(f"Aborting {self._front.num_running} running requests.", file=sys.stderr)
+            logger.warning("The time to drain is over: aborting %d requests", self._front.num_running)
             self._front.abort_all()
-            await asyncio.sleep(0)
         return not self._front.num_running or time.monotonic() >= self._deadline + FLUSH_SECONDS
