@@ -99,11 +99,14 @@ class AsyncEngine:
         self._changed = threading.Condition(lock)
         self._idle = threading.Condition(lock)
         self._commands: list[Callable[[], None]] = []
-        self._open_ids: set[str] = set()
+        # Submitted and neither ended nor closed; and what is in the engine now. An id that is closed
+        # and submitted again is for a moment another stream in each.
+        self._open: dict[str, OutputStream] = {}
         self._live: dict[str, OutputStream] = {}
         self._busy = False
         self._refusal: str | None = None
         self._stopping = False
+        self._stopped = False
         self._stats = engine.stats()
         self._thread = threading.Thread(target=self._run, name="milepost-engine", daemon=True)
         self._thread.start()
@@ -141,12 +144,12 @@ class AsyncEngine:
             refusal = self._refusal or self._engine.failure
             if refusal is not None:
                 raise EngineStoppedError(f"{refusal} No new requests are taken.")
-            if request.request_id in self._open_ids:
+            if request.request_id in self._open:
                 raise RequestError(
-                    "request_id must be unique among the requests alive. " f"Given: {request.request_id!r}.",
+                    f"request_id must be unique among the requests alive. Given: {request.request_id!r}.",
                     param="request_id",
                 )
-            self._open_ids.add(request.request_id)
+            self._open[request.request_id] = stream
             self._commands.append(partial(self._start, stream, request))
             self._changed.notify()
         return stream
@@ -168,15 +171,15 @@ class AsyncEngine:
         """End a request, whoever reads it; its stream gets a last output. Unknown ids are ignored."""
         self._command(partial(self._abort_id, request_id))
 
-    async def drain(self, timeout: float | None = None) -> bool:
-        """Refuse new requests and wait until the others have ended, at most `timeout` seconds.
+    async def drain(self, seconds: float | None = None) -> bool:
+        """Refuse new requests and wait until the others have ended, for at most `seconds`.
 
         Returns:
             whether all have ended. `stop` afterwards.
         """
         with self._changed:
             self._refusal = self._refusal or "The engine is draining."
-        return await asyncio.to_thread(self._wait_until_idle, timeout)
+        return await asyncio.to_thread(self._wait_until_idle, seconds)
 
     async def stop(self) -> None:
         """Abort what is alive, close the engine and end its thread; safe to call twice."""
@@ -190,19 +193,20 @@ class AsyncEngine:
 
     def _command(self, command: Callable[[], None]) -> None:
         with self._changed:
-            if self._thread.is_alive():
+            if not self._stopped:
                 self._commands.append(command)
                 self._changed.notify()
 
     def _on_close(self, stream: OutputStream) -> None:
         with self._changed:
-            # The id may come again at once: commands keep their order, the abort is applied first.
-            self._open_ids.discard(stream.request_id)
+            if self._open.get(stream.request_id) is stream:
+                # The id may come again at once: commands keep their order, the abort is applied first.
+                del self._open[stream.request_id]
         self._command(partial(self._abort, stream))
 
-    def _wait_until_idle(self, timeout: float | None) -> bool:
+    def _wait_until_idle(self, seconds: float | None) -> bool:
         with self._idle:
-            return self._idle.wait_for(self._is_idle, timeout)
+            return self._idle.wait_for(self._is_idle, seconds)
 
     def _is_idle(self) -> bool:
         return not (self._busy or self._commands or self._live)
@@ -264,9 +268,9 @@ class AsyncEngine:
 
     def _forget(self, stream: OutputStream) -> None:
         with self._changed:
-            if self._live.get(stream.request_id) is stream:
-                del self._live[stream.request_id]
-                self._open_ids.discard(stream.request_id)
+            for streams in (self._live, self._open):
+                if streams.get(stream.request_id) is stream:
+                    del streams[stream.request_id]
 
     def _deliver(self, outputs: Iterable[RequestOutput]) -> None:
         sleeping: dict[asyncio.AbstractEventLoop, list[OutputStream]] = {}
@@ -293,20 +297,28 @@ class AsyncEngine:
         """End everything that is still open, with one last output each, and close the engine."""
         with self._changed:
             self._refusal = self._refusal or error or "The engine is stopped."
+            self._stopped = True
             commands, self._commands = self._commands, []
-        for command in commands:
-            command()
-        if reason is FinishReason.ERROR:
-            for stream in [*self._live.values()]:
-                self._end(stream, stream.stillborn(reason, error))
+        if reason is FinishReason.ABORT:
+            for command in commands:
+                command()
+        else:
+            self._end_all(reason, error)
         try:
             self._deliver(output for output in self._engine.close() if output.request_id in self._live)
         except Exception:
-            logger.exception("The engine could not be closed")
+            logger.exception("The engine could not be closed cleanly")
+        self._end_all(reason, error)
         self._stats = self._engine.stats()
         with self._changed:
             self._busy = False
             self._idle.notify_all()
+
+    def _end_all(self, reason: FinishReason, error: str | None) -> None:
+        with self._changed:
+            streams = {id(stream): stream for stream in [*self._live.values(), *self._open.values()]}
+        for stream in streams.values():
+            self._end(stream, stream.stillborn(reason, error))
 
 
 def _wake_all(streams: list[OutputStream]) -> None:

@@ -122,7 +122,7 @@ class Engine:
                 return []
             result = self._executor.run(batch)
             updates = self._scheduler.update(batch, result)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - whatever a step raises, every client gets its answer
             return self._fail(error)
         except BaseException:
             # Interrupted in the middle of a step: what it wrote is unknown, so nothing may follow it.
@@ -145,11 +145,14 @@ class Engine:
         Returns:
             the last outputs of the requests that were alive.
         """
-        outputs = [output for request_id in [*self._live] if (output := self.abort(request_id)) is not None]
-        if not self._closed:
-            self._closed = True
+        if self._closed:
+            return []
+        self._closed = True
+        try:
+            aborted = [self.abort(request_id) for request_id in [*self._live]]
+        finally:
             self._executor.close()
-        return outputs
+        return [output for output in aborted if output is not None]
 
     def stats(self) -> EngineStats:
         """A snapshot for metrics."""

@@ -61,7 +61,7 @@ class PageTable(Sequence[int]):
         entries: list[int] = self._buffer[: self._length].tolist()
         return iter(entries)
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
         view = self._buffer[: self._length]
         view.flags.writeable = False
         return np.array(view, dtype=dtype) if copy else np.asarray(view, dtype=dtype)

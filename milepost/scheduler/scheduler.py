@@ -117,7 +117,7 @@ class Scheduler:
                 param="prompt",
             )
         vocab_size = self._config.vocab_size
-        if vocab_size is not None and not (0 <= min(prompt) and max(prompt) < vocab_size):
+        if vocab_size is not None and (min(prompt) < 0 or max(prompt) >= vocab_size):
             raise RequestError(
                 f"Prompt token ids must be between 0 and {vocab_size - 1}. "
                 f"Given: {min(prompt)} to {max(prompt)}.",
@@ -260,13 +260,17 @@ class Scheduler:
                 raise InvariantError(f"{sequence.request_id!r} and its pages disagree on the running step")
         if held != self._pool.counts().held:
             raise InvariantError(f"sequences hold {held} pages, the pool says {self._pool.counts()}")
-        if sorted(self._running, key=_order) != self._running or len(self._running) > self._config.max_num_seqs:
-            raise InvariantError("the running requests are out of order or too many")
+        if sorted(self._running, key=_order) != self._running:
+            raise InvariantError("the running requests are out of order")
+        if len(self._running) > self._config.max_num_seqs:
+            raise InvariantError(f"{len(self._running)} requests run")
         if len(self._running) + len(self._waiting) != len(self._sequences):
             raise InvariantError("a request alive is neither running nor waiting, or both")
         for sequence in self._sequences.values():
-            if (sequence in self._waiting) != (sequence.pages is None) or sequence.num_wanted < 1:
-                raise InvariantError(f"{sequence.request_id!r} waits with pages, runs without, or wants nothing")
+            if (sequence in self._waiting) != (sequence.pages is None):
+                raise InvariantError(f"{sequence.request_id!r} waits with pages or runs without")
+            if sequence.num_wanted < 1:
+                raise InvariantError(f"{sequence.request_id!r} is alive and wants no token")
 
     # -- planning -------------------------------------------------------------------------------
 
