@@ -13,9 +13,8 @@ import msgspec
 
 from milepost.chat.reply import ReplyParser
 from milepost.chat.tokenizer import Tokenizer
-from milepost.errors import ConfigError
 
-__all__ = ["ChatEncoding", "EncodedPrompt", "TokenWriter", "chat_encoding"]
+__all__ = ["ChatEncoding", "EncodedPrompt", "TokenWriter"]
 
 
 class EncodedPrompt(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,24 +92,3 @@ class TokenWriter:
     def prompt(self, *, thinking: bool) -> EncodedPrompt:
         """What was written."""
         return EncodedPrompt(token_ids=tuple(self._ids), message_ends=tuple(self._ends), thinking=thinking)
-
-
-def chat_encoding(family: str, tokenizer: Tokenizer) -> ChatEncoding:
-    """The chat encoding of a model family.
-
-    Args:
-        family: the family's name, as `milepost.model_spec.ModelFamily` has it ("kimi_k3", "kimi_linear").
-        tokenizer: the model's tokenizer; it must know the family's markers.
-
-    Raises:
-        ConfigError: the family has no chat encoding.
-        TokenizerError: the tokenizer lacks one of the family's markers.
-    """
-    from milepost.chat.im_form import ImEncoding
-    from milepost.chat.xtml import XtmlEncoding
-
-    if family == "kimi_k3":
-        return XtmlEncoding(tokenizer)
-    if family == "kimi_linear":
-        return ImEncoding(tokenizer)
-    raise ConfigError(f"The model family {family!r} has no chat encoding. Known: kimi_k3, kimi_linear.")

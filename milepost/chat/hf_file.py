@@ -36,7 +36,7 @@ class HfTokenizer:
         self._specials = dict(specials)
         self._names = {token_id: name for name, token_id in specials.items()}
         self._defaults = dict(defaults)
-        self._vocab_size = 1 + max(max(self._pieces), max(self._names, default=0))
+        self._vocab_size = 1 + max(*self._pieces, *self._names)
 
     @property
     def vocab_size(self) -> int:

@@ -61,7 +61,7 @@ class ImEncoding:
         self._open(writer, Role.ASSISTANT)
         return writer.prompt(thinking=False)
 
-    def reply_parser(self, prompt: EncodedPrompt) -> ReplyParser:
+    def reply_parser(self, prompt: EncodedPrompt) -> ReplyParser:  # noqa: ARG002  # the protocol's signature
         """The reply is plain text."""
         return PlainReplyParser()
 

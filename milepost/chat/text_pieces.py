@@ -47,9 +47,9 @@ def _cut_runs(text: str, max_run: int) -> Iterator[str]:
 
 
 def without_surrogates(text: str) -> str:
-    """`text` with surrogate pairs joined and lone surrogates, which UTF-8 can't hold, as U+FFFD.
+    r"""`text` with surrogate pairs joined and lone surrogates, which UTF-8 can't hold, as U+FFFD.
 
-    JSON may spell them ("\\ud800"), so they come from users.
+    JSON may spell them ("\ud800"), so they come from users.
     """
     if not _SURROGATE.search(text):
         return text

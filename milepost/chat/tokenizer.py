@@ -1,8 +1,7 @@
-"""The tokenizer that the rest of Milepost sees, and how one is read from a checkpoint folder.
+"""The tokenizer that the rest of Milepost sees, and the JSON file that lies beside each format's own.
 
-Two file formats are known: Moonshot's ``tiktoken.model`` and Hugging Face's ``tokenizer.json``.
-Whatever the format, `Tokenizer.encode` never yields a special token, even for text that spells one:
-markers enter a prompt only by id, from `Tokenizer.special`. Nothing is ever downloaded.
+`Tokenizer.encode` never yields a special token, even for text that spells one: markers enter a
+prompt only by id, from `Tokenizer.special`.
 """
 
 from __future__ import annotations
@@ -14,10 +13,8 @@ from typing import Protocol
 
 from milepost.errors import TokenizerError
 
-__all__ = ["Tokenizer", "load_tokenizer", "read_tokenizer_config"]
+__all__ = ["CONFIG_FILE", "Tokenizer", "chat_defaults", "read_json_object", "read_tokenizer_config"]
 
-TIKTOKEN_FILE = "tiktoken.model"
-HF_FILE = "tokenizer.json"
 CONFIG_FILE = "tokenizer_config.json"
 
 
@@ -57,46 +54,6 @@ class Tokenizer(Protocol):
     def decode(self, token_ids: Sequence[int]) -> str:
         """Text of ordinary tokens, special ones left out; torn UTF-8 becomes U+FFFD."""
         ...
-
-
-def load_tokenizer(folder: Path, *, model_vocab_size: int | None = None) -> Tokenizer:
-    """Read the tokenizer of a checkpoint folder.
-
-    Moonshot's ``tiktoken.model`` is preferred where both formats are present: it is the one that
-    Kimi models are published with.
-
-    Args:
-        folder: the checkpoint folder.
-        model_vocab_size: rows of the model's embedding; a larger vocabulary is refused.
-
-    Raises:
-        TokenizerError: files are missing, torn or foreign, or don't fit the model.
-    """
-    if not folder.is_dir():
-        raise TokenizerError(f"There is no folder {folder}. Give the folder that holds the checkpoint.")
-    tokenizer = _read(folder)
-    if model_vocab_size is not None and tokenizer.vocab_size > model_vocab_size:
-        raise TokenizerError(
-            f"Wrong tokenizer: {folder} has {tokenizer.vocab_size} tokens, but the model's embedding only has "
-            f"{model_vocab_size} rows. Copy the tokenizer files that were published with this checkpoint."
-        )
-    return tokenizer
-
-
-def _read(folder: Path) -> Tokenizer:
-    # Each format's library is only imported for a checkpoint that needs it.
-    if (folder / TIKTOKEN_FILE).exists():
-        from milepost.chat.tiktoken_file import read_tiktoken
-
-        return read_tiktoken(folder / TIKTOKEN_FILE, read_tokenizer_config(folder, required=True))
-    if (folder / HF_FILE).exists():
-        from milepost.chat.hf_file import read_hf
-
-        return read_hf(folder / HF_FILE, read_tokenizer_config(folder, required=False))
-    raise TokenizerError(
-        f"{folder} has no tokenizer: neither {TIKTOKEN_FILE} nor {HF_FILE}. "
-        "Copy the tokenizer files that were published with this checkpoint."
-    )
 
 
 def read_tokenizer_config(folder: Path, *, required: bool) -> dict[str, object]:

@@ -33,8 +33,10 @@ _EFFORT_TEXT = (
 )
 _TOOLS_TEXT = "# Tools\nHere are the available tools, described in JSONSchema.\n\n```json\n{tools}\n```"
 _CHOICE_TEXT = {
-    "none": "The system is invoked with `tool_choice=none`.\nYou MUST NOT call any tools in the next message.",
-    "required": "The system is invoked with `tool_choice=required`.\nYou MUST call tools in the next message.",
+    "none": "The system is invoked with `tool_choice=none`.\n"
+    "You MUST NOT call any tools in the next message.",
+    "required": "The system is invoked with `tool_choice=required`.\n"
+    "You MUST call tools in the next message.",
 }
 
 
@@ -273,7 +275,7 @@ def _escape(value: str) -> str:
     return value.replace("&", "&amp;").replace('"', "&quot;")
 
 
-def _sorted_json(value: Any) -> str:
+def _sorted_json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
 
 

@@ -14,7 +14,6 @@ import json
 import re
 import uuid
 from collections.abc import Callable
-from typing import Any
 
 import msgspec
 
@@ -44,7 +43,7 @@ class _Tag(msgspec.Struct, frozen=True):
 
 class _Call(msgspec.Struct):
     name: str
-    arguments: dict[str, Any]
+    arguments: dict[str, object]
     raw: str | None = None
 
 
@@ -148,7 +147,7 @@ def _unescape(value: str) -> str:
     return value.replace("&quot;", '"').replace("&amp;", "&")
 
 
-def _typed(text: str, kind: str) -> Any:
+def _typed(text: str, kind: str) -> object:
     """An argument's value; one that isn't the JSON it claims to be is kept as its text."""
     if kind == "string":
         return text

@@ -80,7 +80,7 @@ def spelled(piece: bytes) -> str:
 def write_hf(
     folder: Path, names: dict[int, str] = K3_SPECIALS, defaults: dict[str, Any] | None = None
 ) -> Path:
-    """A folder with tokenizer.json and tokenizer_config.json; some markers are listed in the vocabulary too."""
+    """A folder with tokenizer.json and tokenizer_config.json, markers in the vocabulary too."""
     folder.mkdir(parents=True, exist_ok=True)
     every = pieces()
     vocab = {spelled(piece): rank for rank, piece in enumerate(every)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 from pathlib import Path
@@ -39,7 +40,7 @@ def test_specials_have_ids_names_and_no_bytes(k3_tokenizer: Tokenizer) -> None:
     assert k3_tokenizer.special_name(5) is None
     assert k3_tokenizer.token_bytes(k3_tokenizer.vocab_size + 7) == b""
     assert k3_tokenizer.token_bytes(-1) == b""
-    with pytest.raises(TokenizerError, match="no special token <.nothing"):
+    with pytest.raises(TokenizerError, match=r"no special token <.nothing"):
         k3_tokenizer.special("<|nothing|>")
 
 
@@ -83,7 +84,7 @@ def test_the_split_pattern_cuts_as_moonshots(text: str, expected: list[str]) -> 
         for end in range(2, len(raw) + 1):
             ranks.setdefault(raw[:end], len(ranks))
     # A merge across a cut would be taken if the pattern allowed it.
-    for left, right in zip(expected, expected[1:], strict=False):
+    for left, right in itertools.pairwise(expected):
         ranks.setdefault((left + right).encode(), len(ranks))
     encoding = tiktoken.Encoding("t", pat_str=SPLIT_PATTERN, mergeable_ranks=ranks, special_tokens={})
     assert [encoding.decode([token]) for token in encoding.encode_ordinary(text)] == expected
@@ -190,5 +191,5 @@ def test_a_vocabulary_larger_than_the_model_is_the_wrong_tokenizer(tmp_path: Pat
 
 
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
-    with pytest.raises(TokenizerError, match="There is no folder .*nowhere"):
+    with pytest.raises(TokenizerError, match=r"There is no folder .*nowhere"):
         load_tokenizer(tmp_path / "nowhere")

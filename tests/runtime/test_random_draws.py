@@ -1,0 +1,43 @@
+"""Draws depend on seed and index alone, and are the same on every machine and numpy version."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from milepost.runtime.random_draws import SeedSource, gumbel_noise
+
+PINNED = {
+    (0, 0): [0.3394135683350476, -0.05979426358102542, -0.5689064209254312],
+    (-7, 123): [1.2471699266157197, -0.5072978604113234, 0.6564901619764061],
+}
+
+
+def test_noise_is_pinned() -> None:
+    assert gumbel_noise(0, 0, 3).tolist() == pytest.approx(PINNED[0, 0], rel=1e-14)
+    assert gumbel_noise(-7, 123, 3).tolist() == pytest.approx(PINNED[-7, 123], rel=1e-14)
+
+
+def test_noise_of_a_prefix_is_a_prefix() -> None:
+    assert np.array_equal(gumbel_noise(5, 9, 100)[:7], gumbel_noise(5, 9, 7))
+
+
+def test_seeds_and_indices_have_streams_of_their_own() -> None:
+    streams = [gumbel_noise(seed, index, 64) for seed in (0, 1, -1, 1 << 62) for index in (0, 1, 2)]
+    assert len(np.unique(np.concatenate(streams))) == 64 * len(streams)
+
+
+def test_noise_is_finite_and_gumbel() -> None:
+    noise = np.concatenate([gumbel_noise(11, index, 1000) for index in range(50)])
+    assert np.isfinite(noise).all()
+    assert noise.mean() == pytest.approx(np.euler_gamma, abs=0.02)
+    assert noise.var() == pytest.approx(np.pi**2 / 6, abs=0.05)
+
+
+def test_an_engine_seed_repeats_its_seeds_and_none_does_not() -> None:
+    def four(seed: int | None) -> list[int]:
+        source = SeedSource(seed)
+        return [source.next_seed() for _ in range(4)]
+
+    assert four(3) == four(3)
+    assert len({*four(3), *four(4), *four(None), *four(None)}) == 16
