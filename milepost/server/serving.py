@@ -14,7 +14,7 @@ from starlette.applications import Starlette
 from milepost.errors import ConfigError
 from milepost.server.generation import Front
 
-__all__ = ["DEFAULT_DRAIN_SECONDS", "bind", "serve"]
+__all__ = ["DEFAULT_DRAIN_SECONDS", "DrainingServer", "bind", "serve"]
 
 logger = logging.getLogger(__name__)
 
@@ -73,38 +73,42 @@ def serve(
         log_level: of the HTTP server's own log.
         on_ready: called with the server's address once it answers.
     """
-    config = uvicorn.Config(
-        app,
-        http="httptools",
-        loop="uvloop",
-        lifespan="off",
-        ws="none",
-        log_level=log_level,
-        access_log=log_level in {"info", "debug"},
-        server_header=False,
-        timeout_graceful_shutdown=FLUSH_SECONDS,
-    )
-    server = _DrainingServer(config, app.state.front, drain_seconds, on_ready)
-    server.run(sockets=[listener])
+    DrainingServer(app, drain_seconds=drain_seconds, log_level=log_level, on_ready=on_ready).run([listener])
 
 
-class _DrainingServer(uvicorn.Server):
-    """Uvicorn closes its port at the first signal; this one answers 503 until the running requests end."""
+class DrainingServer(uvicorn.Server):
+    """Uvicorn closes its port at the first signal; this one answers 503 until the running requests end.
+
+    The arguments are those of `serve`.
+    """
 
     def __init__(
         self,
-        config: uvicorn.Config,
-        front: Front,
-        drain_seconds: float,
-        on_ready: Callable[[str], None] | None,
+        app: Starlette,
+        *,
+        drain_seconds: float = DEFAULT_DRAIN_SECONDS,
+        log_level: str = "warning",
+        on_ready: Callable[[str], None] | None = None,
     ) -> None:
+        config = uvicorn.Config(
+            app,
+            http="httptools",
+            loop="uvloop",
+            lifespan="off",
+            ws="none",
+            log_level=log_level,
+            access_log=log_level in {"info", "debug"},
+            server_header=False,
+            timeout_graceful_shutdown=FLUSH_SECONDS,
+        )
         super().__init__(config)
-        self._front = front
+        self._front: Front = app.state.front
         self._drain_seconds = drain_seconds
         self._deadline: float | None = None
         self._on_ready = on_ready
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start to answer, and say so."""
         await super().startup(sockets)
         if self._on_ready is not None and sockets:
             host, port = sockets[0].getsockname()[:2]
