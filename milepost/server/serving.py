@@ -20,6 +20,7 @@ logger = logging.getLogger(__name__)
 
 DEFAULT_DRAIN_SECONDS = 60.0
 BACKLOG = 2048
+MAX_PORT = 65535
 
 # After the last request has ended, its bytes may still be on their way to a slow reader.
 FLUSH_SECONDS = 5
@@ -35,22 +36,23 @@ def bind(host: str, port: int) -> socket.socket:
     Raises:
         ConfigError: the port is taken or may not be used, or the host is not this machine's.
     """
+    if not 0 <= port <= MAX_PORT:  # getaddrinfo would wrap it around
+        raise ConfigError(f"--port must be between 0 and {MAX_PORT}. Given: {port}.")
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         listener = socket.socket(family, kind, protocol)
-    except (OSError, OverflowError) as error:
+    except OSError as error:
         raise ConfigError(f"Can't listen on {host}:{port}: {error}. Choose another --host.") from None
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
         listener.listen(BACKLOG)
-    except (OSError, OverflowError) as error:
+    except OSError as error:
         listener.close()
-        reason = error.strerror if isinstance(error, OSError) else str(error)
         raise ConfigError(
-            f"Can't listen on {host}:{port}: {reason}. Choose another --port, or 0 for any free one."
+            f"Can't listen on {host}:{port}: {error.strerror}. Choose another --port, or 0 for any free one."
         ) from None
     return listener
 

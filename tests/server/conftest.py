@@ -11,15 +11,25 @@ from openai import OpenAI
 from tests.server.scripted_server import ServedEngine
 
 
-@pytest.fixture
-def served() -> Iterator[ServedEngine]:
-    """A server of one's own."""
+def serving() -> Iterator[ServedEngine]:
     served = ServedEngine()
     try:
         yield served
     finally:
         served.stop()
         asyncio.run(served.engine.stop())
+
+
+@pytest.fixture
+def served() -> Iterator[ServedEngine]:
+    """A server of one's own."""
+    yield from serving()
+
+
+@pytest.fixture(scope="session")
+def shared() -> Iterator[ServedEngine]:
+    """One server for all the tests that leave nothing behind."""
+    yield from serving()
 
 
 @pytest.fixture

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import threading
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,7 +27,7 @@ from milepost.testing.scripted_executor import ScriptedExecutor
 from milepost.types import Batch, BatchResult
 
 MODEL = "scripted"
-NUM_PAGES = 64
+NUM_PAGES = 80
 MAX_MODEL_LEN = 1000
 
 SPECIALS = ("[EOS]", "<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>")
@@ -110,6 +112,23 @@ def small_layout() -> PagedLayout:
     )
 
 
+@dataclass
+class Reply:
+    """An HTTP reply."""
+
+    status: int
+    body: bytes
+    headers: dict[str, str]
+
+    @property
+    def error(self) -> dict[str, object]:
+        """The error of a reply that has one and nothing else."""
+        content = json.loads(self.body)
+        assert list(content) == ["error"]
+        assert sorted(content["error"]) == ["code", "message", "param", "type"]
+        return dict(content["error"])
+
+
 class ServedEngine:
     """A server in a thread of its own, on a free port."""
 
@@ -125,18 +144,18 @@ class ServedEngine:
         )
         tokenizer = ByteTokenizer()
         self.engine = AsyncEngine(Engine(self.executor, scheduler, tokenizer))
-        self.app = create_app(
-            Services(
-                engine=self.engine,
-                tokenizer=tokenizer,
-                encoding=chat_encoding("kimi_k3", tokenizer),
-                model_name=MODEL,
-                created=1_700_000_000,
-                system_fingerprint="milepost-test",
-            )
+        self.services = Services(
+            engine=self.engine,
+            tokenizer=tokenizer,
+            encoding=chat_encoding("kimi_k3", tokenizer),
+            model_name=MODEL,
+            created=1_700_000_000,
+            system_fingerprint="milepost-test",
         )
+        app = create_app(self.services)
+        self._front = app.state.front
         ready = threading.Event()
-        self.server = DrainingServer(self.app, drain_seconds=5, on_ready=lambda _: ready.set())
+        self.server = DrainingServer(app, drain_seconds=5, on_ready=lambda _: ready.set())
         listener = bind("127.0.0.1", 0)
         self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         self._thread = threading.Thread(target=self.server.run, args=([listener],))
@@ -145,6 +164,21 @@ class ServedEngine:
 
     def client(self) -> OpenAI:
         return OpenAI(base_url=f"{self.url}/v1", api_key="unused", max_retries=0, timeout=20)
+
+    def call(
+        self, path: str, body: object = None, *, method: str | None = None, headers: Mapping[str, str] = {}
+    ) -> Reply:
+        """One plain HTTP request; a body that is not bytes is sent as JSON."""
+        data = body if isinstance(body, bytes) else None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(f"{self.url}{path}", data=data, method=method)
+        for name, value in ({"Content-Type": "application/json"} | dict(headers)).items():
+            request.add_header(name, value)
+        try:
+            with urllib.request.urlopen(request, timeout=20) as reply:
+                return Reply(reply.status, reply.read(), dict(reply.headers))
+        except urllib.error.HTTPError as error:
+            with error:
+                return Reply(error.code, error.read(), dict(error.headers))
 
     def metric(self, name: str) -> float:
         """A sample of /metrics by its exact name and labels."""
@@ -166,8 +200,17 @@ class ServedEngine:
         """What the first SIGTERM does."""
         self.server.handle_exit(signal.SIGTERM, None)
 
+    def front_is_idle(self) -> bool:
+        """Whether the server has forgotten every request."""
+        return bool(self._front.num_running == 0)
+
     def stop(self) -> None:
-        """Shut down for good."""
+        """Shut down for good, by as many signals as it takes."""
         self.drain()
+        self.drain()
+        self.join()
+
+    def join(self) -> None:
+        """Wait until the server has returned."""
         self._thread.join(20)
         assert not self._thread.is_alive()
