@@ -17,7 +17,7 @@ from typing import Protocol
 import msgspec
 
 from milepost.chat.messages import ToolCall
-from milepost.types import RequestOutput
+from milepost.types import FinishReason, RequestOutput
 
 __all__ = ["PlainReplyParser", "ReleasedText", "Reply", "ReplyDelta", "ReplyParser", "collect_reply"]
 
@@ -67,6 +67,13 @@ def collect_reply(deltas: Collection[ReplyDelta]) -> Reply:
     )
 
 
+def _shown(output: RequestOutput) -> tuple[int, ...]:
+    """The tokens that are part of the reply: all but a stop token, which is none even if it has text."""
+    if output.finish_reason is FinishReason.STOP and not isinstance(output.stop_reason, str):
+        return output.token_ids[:-1]
+    return output.token_ids
+
+
 class ReleasedText:
     """Characters and markers of a token stream, in order, as far as the engine has released text.
 
@@ -84,7 +91,7 @@ class ReleasedText:
 
     def feed(self, output: RequestOutput) -> Iterator[str | int]:
         """Yield what `output` releases: strings of ordinary text, and ids of markers."""
-        for token_id in output.token_ids:
+        for token_id in _shown(output):
             self._decode(token_id)
         self._budget += len(output.text)
         if output.finished and not isinstance(output.stop_reason, str):

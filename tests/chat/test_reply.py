@@ -147,6 +147,11 @@ def test_a_reply_that_is_cut_short_keeps_what_was_said(k3_tokenizer: Tokenizer, 
         assert "think".startswith(reply.reasoning or "")
 
 
+def test_a_stop_token_is_no_part_of_the_reply(k3_tokenizer: Tokenizer) -> None:
+    # Any token may be a request's stop token, also one that has text.
+    assert parse(k3_tokenizer, k3_tokenizer.encode("hello world")) == Reply(content="hello")
+
+
 def test_a_reply_without_closing_tags_is_whole(k3_tokenizer: Tokenizer) -> None:
     ids = [*k3_tokenizer.encode("hello"), k3_tokenizer.special("<|end_of_msg|>")]
     assert parse(k3_tokenizer, ids) == Reply(content="hello")
