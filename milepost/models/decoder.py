@@ -25,6 +25,10 @@ class Model:
         spec: what the model is made of.
         reader: of the checkpoint's names, from the top.
         ops: the kernels.
+
+    Attributes:
+        dtype: of activations and of most weights.
+        num_bytes: bytes of all weights in memory.
     """
 
     def __init__(self, spec: ModelSpec, reader: WeightReader, ops: Ops) -> None:
@@ -42,6 +46,7 @@ class Model:
         self._read = ResidualRead(site, spec.hidden_size, spec.norm_eps, body, ops)
         self._norm = body.tensor("norm.weight", spec.hidden_size, dtype=reader.wide)
         self._lm_head = text.tensor("lm_head.weight", spec.vocab_size, spec.hidden_size)
+        self.num_bytes = reader.num_bytes
 
     @torch.inference_mode()
     def forward(self, inputs: StepInputs) -> Tensor:

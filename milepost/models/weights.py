@@ -75,10 +75,18 @@ class WeightReader:
         self.wide = compute_dtype(dtype)  # for weights whose maths is never done below float32
         self._source = source
         self._prefix = prefix
+        self._made: list[Tensor] = []
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all tensors made so far, by this reader and its scopes."""
+        return sum(tensor.nbytes for tensor in self._made)
 
     def scope(self, prefix: str) -> WeightReader:
         """A reader of the names that start with `prefix`."""
-        return WeightReader(self._source, self.dtype, self._prefix + prefix)
+        scope = WeightReader(self._source, self.dtype, self._prefix + prefix)
+        scope._made = self._made
+        return scope
 
     def has(self, name: str) -> bool:
         """Whether the checkpoint has this tensor."""
@@ -116,7 +124,9 @@ class WeightReader:
         return target
 
     def _empty(self, shape: tuple[int, ...], dtype: torch.dtype | None) -> Tensor:
-        return torch.empty(shape, dtype=dtype or self.dtype, device=self._source.device)
+        target = torch.empty(shape, dtype=dtype or self.dtype, device=self._source.device)
+        self._made.append(target)
+        return target
 
 
 @dataclass(frozen=True)

@@ -75,6 +75,11 @@ class Arena:
         """Fill pages with bytes that are NaN in whatever dtype they are read (for tests)."""
         self._fill(pages, _POISON)
 
+    def poisoned(self, pages: Sequence[int]) -> bool:
+        """Whether pages hold nothing but `poison` (for tests)."""
+        table = self.bytes.view(self.num_pages, self.layout.page_bytes)
+        return bool((table[list(pages)] == _POISON).all())
+
     def poison_all(self) -> None:
         """Poison every page, the dummy page too. This commits the whole arena's memory."""
         self.bytes.fill_(_POISON)

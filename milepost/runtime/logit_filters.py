@@ -19,6 +19,8 @@ __all__ = ["allowed_ids", "best_ids", "log_softmax", "scaled_scores"]
 Floats = NDArray[np.float64]
 Ids = NDArray[np.int64]
 
+_FIRST_LOOK = 256
+
 
 def scaled_scores(logits: Floats, temperature: float) -> Floats:
     """Logits over temperature, less their largest."""
@@ -53,12 +55,16 @@ def _nucleus(scores: Floats, ids: Ids, top_p: float) -> Ids:
     """The fewest best tokens of `ids` whose probability together is at least `top_p`."""
     weights = np.exp(scores[ids])
     probabilities = weights / weights.sum()
-    # Tokens below (1 - top_p) / n weigh less than 1 - top_p together, so none of them is needed;
-    # dropping them (with room for rounding) before the sort spares sorting a whole vocabulary.
-    likely = np.flatnonzero(probabilities >= 0.5 * (1.0 - top_p) / ids.size)
-    order = likely[np.argsort(-probabilities[likely], kind="stable")]
-    needed = int(np.searchsorted(np.cumsum(probabilities[order]), top_p)) + 1
-    return np.sort(ids[order[:needed]])
+    # Most often a few tokens are enough: look at more and more of the best before sorting them all.
+    count = _FIRST_LOOK
+    while True:
+        best = best_ids(probabilities, count)
+        order = best[np.argsort(-probabilities[best], kind="stable")]
+        reached = np.cumsum(probabilities[order])
+        if count >= ids.size or reached[-1] >= top_p:
+            needed = int(np.searchsorted(reached, top_p)) + 1
+            return np.sort(ids[order[:needed]])
+        count *= 16
 
 
 def log_softmax(logits: Floats) -> Floats:

@@ -20,15 +20,24 @@ _SEEDS = int.from_bytes(b"requests", "big") << 64
 _SEED_MASK = (1 << 64) - 1
 
 
-def gumbel_noise(seed: int, index: int, size: int) -> NDArray[np.float64]:
-    """Standard Gumbel noise for the `index`-th output token: [size] float64.
+def gumbel_noise(seed: int, index: int, token_ids: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Standard Gumbel noise of some tokens at the `index`-th output token.
 
     Adding it to log-probabilities and taking the largest draws from the distribution
     (E. Gumbel, 1954). Unlike a search in the cumulative sum, the outcome depends on the few best
     candidates only, so the last-digit differences between batch shapes practically never change it.
+
+    Args:
+        seed: of the request.
+        index: output tokens drawn before.
+        token_ids: [n], ascending, at least one. A token's noise does not depend on the others.
+
+    Returns:
+        [n] float64.
     """
     # The counter's upper half is the token's index: 2**128 numbers lie between two tokens.
-    bits = np.random.Philox(key=_DRAWS | (seed & _SEED_MASK), counter=index << 128).random_raw(size)
+    stream = np.random.Philox(key=_DRAWS | (seed & _SEED_MASK), counter=index << 128)
+    bits = stream.random_raw(int(token_ids[-1]) + 1)[token_ids]
     # The middle of one of 2**53 equal steps of (0, 1): never 0 and never 1. Built from the raw
     # stream, which numpy keeps the same between versions.
     uniform = ((bits >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53

@@ -48,9 +48,8 @@ class RequestSampling:
             return int(logits.argmax())
         scores = scaled_scores(logits, self.params.temperature)
         ids = allowed_ids(scores, self.params)
-        # Noise belongs to token ids, not to places in `ids`: the filters don't shift it.
-        noise = gumbel_noise(self._seed, self.num_drawn, scores.size)
-        return int(ids[np.argmax(scores[ids] + noise[ids])])
+        noise = gumbel_noise(self._seed, self.num_drawn, ids)
+        return int(ids[np.argmax(scores[ids] + noise)])
 
     def record(self, token_id: int) -> None:
         """Count a drawn token."""

@@ -52,6 +52,9 @@ def test_poison_is_nan_in_every_view(
         for view in (arena.kv[page], arena.recurrent[page * tiles : (page + 1) * tiles]):
             assert bool(view.isnan().all()) == (page in (1, 3))
     assert arena.conv[tiles : 2 * tiles].isnan().all()
+    assert arena.poisoned([1, 3])
+    assert arena.poisoned([])
+    assert not arena.poisoned([1, 2])
     arena.scrub([3])
     assert not arena.kv[3].any()
     assert arena.kv[1].isnan().all()

@@ -53,10 +53,12 @@ def test_a_tiny_temperature_stays_finite_at_the_top() -> None:
     assert allowed_ids(scores, params).tolist() == [0, 2]
 
 
-def test_the_nucleus_of_a_large_vocabulary_is_exact() -> None:
-    logits = np.random.default_rng(3).normal(scale=3.0, size=20_000)
-    params = SamplingParams(top_p=0.9)
-    order = np.argsort(-logits)
-    chances = np.exp(log_softmax(logits))[order]
-    needed = next(n for n in range(1, logits.size) if chances[:n].sum() >= 0.9)
-    assert allowed_ids(scaled_scores(logits, 1.0), params).tolist() == np.sort(order[:needed]).tolist()
+@pytest.mark.parametrize("scale", [0.01, 1.0, 3.0, 10.0])
+@pytest.mark.parametrize("top_p", [0.2, 0.9, 0.9999])
+def test_the_nucleus_of_a_large_vocabulary_is_exact(scale: float, top_p: float) -> None:
+    """From a handful of tokens to nearly all of them; rounded logits make ties."""
+    logits = np.random.default_rng(3).normal(scale=scale, size=20_000).round(3)
+    order = np.argsort(-logits, kind="stable")
+    chances = np.cumsum(np.exp(log_softmax(logits))[order])
+    expected = np.sort(order[: int((chances < top_p).sum()) + 1])
+    assert np.array_equal(allowed_ids(scaled_scores(logits, 1.0), SamplingParams(top_p=top_p)), expected)

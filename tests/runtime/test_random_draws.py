@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from milepost.runtime.random_draws import SeedSource, gumbel_noise
 
@@ -13,22 +14,27 @@ PINNED = {
 }
 
 
+def noise_of(seed: int, index: int, count: int) -> NDArray[np.float64]:
+    return gumbel_noise(seed, index, np.arange(count, dtype=np.int64))
+
+
 def test_noise_is_pinned() -> None:
-    assert gumbel_noise(0, 0, 3).tolist() == pytest.approx(PINNED[0, 0], rel=1e-14)
-    assert gumbel_noise(-7, 123, 3).tolist() == pytest.approx(PINNED[-7, 123], rel=1e-14)
+    for (seed, index), values in PINNED.items():
+        assert noise_of(seed, index, 3).tolist() == pytest.approx(values, rel=1e-14)
 
 
-def test_noise_of_a_prefix_is_a_prefix() -> None:
-    assert np.array_equal(gumbel_noise(5, 9, 100)[:7], gumbel_noise(5, 9, 7))
+def test_noise_belongs_to_the_token_whatever_tokens_are_asked_for() -> None:
+    some = np.array([3, 4, 17, 99])
+    assert np.array_equal(gumbel_noise(5, 9, some), noise_of(5, 9, 120)[some])
 
 
 def test_seeds_and_indices_have_streams_of_their_own() -> None:
-    streams = [gumbel_noise(seed, index, 64) for seed in (0, 1, -1, 1 << 62) for index in (0, 1, 2)]
+    streams = [noise_of(seed, index, 64) for seed in (0, 1, -1, 1 << 62) for index in (0, 1, 2)]
     assert len(np.unique(np.concatenate(streams))) == 64 * len(streams)
 
 
 def test_noise_is_finite_and_gumbel() -> None:
-    noise = np.concatenate([gumbel_noise(11, index, 1000) for index in range(50)])
+    noise = np.concatenate([noise_of(11, index, 1000) for index in range(50)])
     assert np.isfinite(noise).all()
     assert noise.mean() == pytest.approx(np.euler_gamma, abs=0.02)
     assert noise.var() == pytest.approx(np.pi**2 / 6, abs=0.05)
