@@ -62,6 +62,8 @@ class Ragged:
     def offsets(self) -> list[int]:
         """`cu_seqlens` as Python numbers."""
         offsets: list[int] = self.cu_seqlens.tolist()
+        if any(begin >= end for begin, end in zip(offsets, offsets[1:], strict=False)):
+            raise InvariantError(f"Every row must have at least one token. Given cu_seqlens: {offsets}.")
         return offsets
 
     @cached_property

@@ -40,10 +40,13 @@ class Case:
         for row, context in enumerate(contexts):
             positions = torch.arange(context)
             pages = kv.block_table[row, positions // block_size]
-            kv.cache[pages, LAYER, positions % block_size] = torch.randn(context, row_dim, dtype=torch.float64)
+            kv.cache[pages, LAYER, positions % block_size] = torch.randn(
+                context, row_dim, dtype=torch.float64
+            )
         return cls(
             q=torch.randn(sum(lengths), dims.heads, dims.nope + dims.rope, dtype=torch.float64) * 3,
-            kv_b=torch.randn(dims.heads, dims.nope + dims.v, dims.lora, dtype=torch.float64) * dims.lora**-0.5,
+            kv_b=torch.randn(dims.heads, dims.nope + dims.v, dims.lora, dtype=torch.float64)
+            * dims.lora**-0.5,
             kv=kv,
             rows=rows,
         )
