@@ -64,7 +64,7 @@ async def _model(http: HttpRequest) -> Response:
 
 
 def _model_object(services: Services) -> Model:
-    return Model(id=services.model_name, created=services.created, max_model_len=services.max_model_len)
+    return Model(id=services.model_name, created=services.created, max_model_len=services.engine.max_length)
 
 
 async def _health(http: HttpRequest) -> Response:
@@ -103,5 +103,5 @@ async def _on_http_exception(http: HttpRequest, error: Exception) -> Response:
     return error_response(reply)
 
 
-async def _on_disconnect(http: HttpRequest, error: Exception) -> Response:
+async def _on_disconnect(_http: HttpRequest, _error: Exception) -> Response:
     return Response(status_code=499)  # nobody reads it

@@ -18,7 +18,7 @@ from milepost.chat.reply import Reply, ReplyDelta, ReplyParser, collect_reply
 from milepost.server.errors import HttpError
 from milepost.server.exchange import check_model, front_of, new_id, read_request
 from milepost.server.fields import read_body
-from milepost.server.generation import Front
+from milepost.server.generation import Front, Run
 from milepost.server.logprobs import chat_logprobs
 from milepost.server.requests import CHAT_HARMLESS, ChatRequest
 from milepost.server.responses import (
@@ -33,8 +33,8 @@ from milepost.server.responses import (
     ToolCallBody,
     usage_body,
 )
-from milepost.server.streaming import EventStream, event, started, stream_events, unless_disconnected
-from milepost.types import FinishReason, Request, RequestOutput, TokenLogprobs, Usage
+from milepost.server.streaming import EventStream, event, unless_disconnected
+from milepost.types import FinishReason, Request, TokenLogprobs, Usage
 
 __all__ = ["chat_completions"]
 
@@ -52,11 +52,10 @@ async def chat_completions(http: HttpRequest) -> Response:
     # Away from the event loop: a long conversation takes long to tokenise.
     prompt = await asyncio.to_thread(_encode, encoding, asked)
     exchange = _Exchange(front, asked, prompt, encoding.reply_parser(prompt))
-    outputs = front.run(exchange.request(encoding), "chat")
+    run = front.submit(exchange.request(encoding), "chat")
     if asked.stream:
-        first = await unless_disconnected(http, started(outputs))
-        return EventStream(stream_events(exchange.chunks(first)))
-    body = await unless_disconnected(http, exchange.whole(outputs))
+        return EventStream(exchange.chunks(run), [run])
+    body = await unless_disconnected(http, exchange.whole(run), [run])
     return Response(msgspec.json.encode(body), media_type="application/json")
 
 
@@ -89,15 +88,14 @@ class _Exchange:
             prompt_token_ids=self.prompt.token_ids,
             sampling=self.asked.to_sampling(encoding.stop_token_ids),
             priority=self.asked.priority,
-            arrival_time=time.monotonic(),
             message_ends=self.prompt.message_ends,
         )
 
-    async def whole(self, outputs: AsyncGenerator[RequestOutput]) -> ChatCompletion:
+    async def whole(self, run: Run) -> ChatCompletion:
         """The reply in one piece."""
         deltas: list[ReplyDelta] = []
         drawn: list[TokenLogprobs] = []
-        async for output in outputs:
+        async for output in run:
             deltas.append(self.parser.feed(output))
             drawn.extend(output.logprobs)
         reply = collect_reply(deltas)
@@ -116,19 +114,16 @@ class _Exchange:
             system_fingerprint=self.front.services.system_fingerprint,
         )
 
-    async def chunks(self, outputs: AsyncGenerator[RequestOutput]) -> AsyncGenerator[bytes]:
+    async def chunks(self, run: Run) -> AsyncGenerator[bytes]:
         """The reply as events: the role, what each step adds, the finish reason, the token counts."""
-        try:
-            yield self._chunk(ChatDelta(role="assistant", content=""))
-            async for output in outputs:
-                delta, logprobs = self.parser.feed(output), self._logprobs(output.logprobs)
-                if delta or (logprobs and logprobs.content):
-                    yield self._chunk(self._delta(delta), logprobs)
-            yield self._chunk(ChatDelta(), finish_reason=self._finish_reason(output.finish_reason))
-            if self.asked.include_usage:
-                yield self._usage_chunk(output.usage)
-        finally:
-            await outputs.aclose()
+        yield self._chunk(ChatDelta(role="assistant", content=""))
+        async for output in run:
+            delta, logprobs = self.parser.feed(output), self._logprobs(output.logprobs)
+            if delta or (logprobs and logprobs.content):
+                yield self._chunk(self._delta(delta), logprobs)
+        yield self._chunk(ChatDelta(), finish_reason=self._finish_reason(output.finish_reason))
+        if self.asked.include_usage:
+            yield self._usage_chunk(output.usage)
 
     def _delta(self, delta: ReplyDelta) -> ChatDelta:
         calls = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 
 import msgspec
@@ -15,18 +16,11 @@ from starlette.responses import Response
 from milepost.errors import RequestError
 from milepost.server.exchange import check_model, front_of, new_id, read_request
 from milepost.server.fields import read_body
-from milepost.server.generation import Front
+from milepost.server.generation import Front, Run
 from milepost.server.logprobs import completion_logprobs
 from milepost.server.requests import COMPLETION_HARMLESS, CompletionRequest
 from milepost.server.responses import Completion, CompletionChoice, CompletionLogprobs, usage_body
-from milepost.server.streaming import (
-    EventStream,
-    event,
-    merge,
-    started,
-    stream_events,
-    unless_disconnected,
-)
+from milepost.server.streaming import EventStream, event, merge, unless_disconnected
 from milepost.types import Request, RequestOutput, TokenLogprobs, Usage
 
 __all__ = ["completions"]
@@ -41,13 +35,25 @@ async def completions(http: HttpRequest) -> Response:
     asked.check()
     prompts = await asyncio.to_thread(_tokenize, front, asked)
     exchange = _Exchange(front, asked)
-    runs = [front.run(request, "completions") for request in exchange.requests(prompts)]
-    outputs = merge(runs)
+    runs = _submit_all(front, exchange.requests(prompts))
     if asked.stream:
-        first = await unless_disconnected(http, started(outputs))
-        return EventStream(stream_events(exchange.chunks(first, len(runs))))
-    body = await unless_disconnected(http, exchange.whole(outputs, len(runs)))
+        return EventStream(exchange.chunks(runs), runs)
+    body = await unless_disconnected(http, exchange.whole(runs), runs)
     return Response(msgspec.json.encode(body), media_type="application/json")
+
+
+def _submit_all(front: Front, requests: Sequence[Request]) -> list[Run]:
+    """Start all requests or none."""
+    runs: list[Run] = []
+    try:
+        for request in requests:
+            run = front.submit(request, "completions")
+            runs.append(run)
+    except BaseException:
+        for started in runs:
+            started.close()
+        raise
+    return runs
 
 
 def _tokenize(front: Front, asked: CompletionRequest) -> list[tuple[int, ...]]:
@@ -89,41 +95,36 @@ class _Exchange:
                 prompt_token_ids=token_ids,
                 sampling=sampling,
                 priority=self.asked.priority,
-                arrival_time=time.monotonic(),
             )
             for index, token_ids in enumerate(prompts)
         ]
 
-    async def whole(self, outputs: AsyncGenerator[tuple[int, RequestOutput]], num_choices: int) -> Completion:
+    async def whole(self, runs: Sequence[Run]) -> Completion:
         """All continuations in one piece."""
-        texts = [""] * num_choices
-        drawn: list[list[TokenLogprobs]] = [[] for _ in range(num_choices)]
+        texts = [""] * len(runs)
+        drawn: list[list[TokenLogprobs]] = [[] for _ in runs]
         last: dict[int, RequestOutput] = {}
-        try:
+        async with aclosing(merge(runs)) as outputs:
             async for index, output in outputs:
                 texts[index] += output.text
                 drawn[index].extend(output.logprobs)
                 last[index] = output
-        finally:
-            await outputs.aclose()
         choices = [
             CompletionChoice(
                 index=index,
-                text=texts[index],
+                text=text,
                 logprobs=self._logprobs(drawn[index]),
                 finish_reason=_reason(last[index]),
             )
-            for index in range(num_choices)
+            for index, text in enumerate(texts)
         ]
-        return self._reply(choices, [last[index].usage for index in range(num_choices)])
+        return self._reply(choices, [output.usage for output in last.values()])
 
-    async def chunks(
-        self, outputs: AsyncGenerator[tuple[int, RequestOutput]], num_choices: int
-    ) -> AsyncGenerator[bytes]:
+    async def chunks(self, runs: Sequence[Run]) -> AsyncGenerator[bytes]:
         """The continuations as events; the last one of each choice has its finish reason."""
-        offsets = [0] * num_choices
+        offsets = [0] * len(runs)
         usages: list[Usage] = []
-        try:
+        async with aclosing(merge(runs)) as outputs:
             async for index, output in outputs:
                 if output.finished:
                     usages.append(output.usage)
@@ -135,10 +136,8 @@ class _Exchange:
                         index=index, text=output.text, logprobs=logprobs, finish_reason=_reason(output)
                     )
                     yield event(self._reply([choice], None))
-            if self.asked.include_usage:
-                yield event(self._reply([], usages))
-        finally:
-            await outputs.aclose()
+        if self.asked.include_usage:
+            yield event(self._reply([], usages))
 
     def _reply(self, choices: list[CompletionChoice], usages: list[Usage] | None) -> Completion:
         empty = None if self.asked.include_usage else UNSET

@@ -1,17 +1,17 @@
-"""One place that every request passes through: admission, metrics, and exactly one end."""
+"""The one door that every request passes through: admission, metrics, and exactly one end."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from typing import Self
 
-from milepost.errors import EngineStoppedError, ExecutionError, RequestError
+from milepost.engine.async_engine import OutputStream
+from milepost.errors import EngineStoppedError, ExecutionError
 from milepost.server.metrics import Metrics
 from milepost.server.services import Services
 from milepost.types import FinishReason, Request, RequestOutput, Usage
 
-__all__ = ["Front"]
+__all__ = ["Front", "Run"]
 
 
 class Front:
@@ -30,7 +30,7 @@ class Front:
         self.services = services
         self.metrics = Metrics(services.engine.stats)
         self.draining = False
-        self._running: set[_Run] = set()
+        self._running: set[Run] = set()
 
     @property
     def num_running(self) -> int:
@@ -38,85 +38,77 @@ class Front:
         return len(self._running)
 
     def check_open(self) -> None:
-        """Refuse when the server is shutting down.
+        """Refuse when the server is shutting down or its engine has failed.
 
         Raises:
-            EngineStoppedError: it is.
+            EngineStoppedError: so it is.
         """
         if self.draining:
             raise EngineStoppedError("The server is shutting down; send the request to another one.")
+        if self.services.engine.failure is not None:
+            raise EngineStoppedError(f"{self.services.engine.failure} Restart the server.")
+
+    def submit(self, request: Request, endpoint: str) -> Run:
+        """Start a request; the caller must iterate over it to the end or close it.
+
+        Raises:
+            RequestError: it can't be served.
+            EngineStoppedError: the engine takes no more requests.
+        """
+        run = Run(self.services.engine.submit(request), endpoint, self.metrics, self._running)
+        self._running.add(run)
+        return run
 
     def abort_all(self) -> None:
         """End what runs; each client is told that the server stopped."""
         for run in self._running:
             self.services.engine.abort(run.request_id)
 
-    async def run(self, request: Request, endpoint: str) -> AsyncGenerator[RequestOutput]:
-        """Run one request and yield its outputs; the last one has a finish reason.
 
-        Closing the generator, at any time, aborts the request.
+class Run:
+    """One running request: an iterator over its outputs, the last of which has a finish reason.
 
-        Raises:
-            RequestError: it can't be served.
-            ExecutionError: it failed while it ran.
-            EngineStoppedError: the engine stopped before it was complete.
-        """
-        run = _Run(request.request_id, endpoint, self.metrics)
-        self._running.add(run)
-        try:
-            async with aclosing(self.services.engine.stream(request)) as outputs:
-                async for output in outputs:
-                    run.observe(output)
-                    yield output
-            run.require_end()
-        except RequestError:
-            run.rejected = True
-            raise
-        finally:
-            self._running.discard(run)
-            run.close()
+    Iterating raises `ExecutionError` when the request fails and `EngineStoppedError` when the engine
+    stops under it. `close`, at any time, aborts what has not ended, without waiting.
+    """
 
-
-class _Run:
-    """What is known of one running request."""
-
-    def __init__(self, request_id: str, endpoint: str, metrics: Metrics) -> None:
-        self.request_id = request_id
-        self.rejected = False
+    def __init__(self, stream: OutputStream, endpoint: str, metrics: Metrics, running: set[Run]) -> None:
+        self.request_id = stream.request_id
+        self._stream = stream
         self._endpoint = endpoint
         self._metrics = metrics
+        self._running = running
         self._arrival = time.monotonic()
         self._last_token: float | None = None
         self._usage: Usage | None = None
-        self._reason: FinishReason | None = None
 
-    def observe(self, output: RequestOutput) -> None:
-        """Count an output.
+    def __aiter__(self) -> Self:
+        return self
 
-        Raises:
-            ExecutionError, EngineStoppedError: it says that the request failed.
-        """
+    async def __anext__(self) -> RequestOutput:
+        output = await anext(self._stream)
         self._usage = output.usage
-        self._reason = output.finish_reason
         if output.token_ids:
             self._count(len(output.token_ids))
+        if output.finish_reason is not None:
+            self._end(output.finish_reason)
         if output.finish_reason is FinishReason.ERROR:
             raise ExecutionError(output.error or "The request failed while it ran.")
         if output.finish_reason is FinishReason.ABORT:
-            raise EngineStoppedError("The server stopped before the reply was complete.")
-
-    def require_end(self) -> None:
-        """An engine that ends a stream without a last output has stopped under it."""
-        if self._reason is None:
-            raise EngineStoppedError("The server stopped before the reply was complete.")
+            raise EngineStoppedError(
+                "The server stopped before the reply was complete. Send the request again."
+            )
+        return output
 
     def close(self) -> None:
-        """Count the end, whatever it was."""
-        if self.rejected:
-            return
-        reason = self._reason or FinishReason.ABORT
-        seconds = time.monotonic() - self._arrival
-        self._metrics.finish(self._endpoint, reason.value, seconds, self._usage)
+        """Abort the request unless it has ended."""
+        self._stream.close()
+        self._end(FinishReason.ABORT)
+
+    def _end(self, reason: FinishReason) -> None:
+        if self in self._running:
+            self._running.remove(self)
+            self._metrics.finish(self._endpoint, reason.value, time.monotonic() - self._arrival, self._usage)
 
     def _count(self, tokens: int) -> None:
         now = time.monotonic()

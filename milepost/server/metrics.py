@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from milepost.server.services import EngineStats
+from milepost.engine.reports import EngineStats
 from milepost.types import Usage
 
 __all__ = ["Metrics"]
@@ -101,12 +101,17 @@ class _EngineCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """The gauges and counters of one snapshot."""
-        stats = self._stats()
-        yield GaugeMetricFamily("milepost_running_requests", "Requests that hold pages.", stats.num_running)
-        yield GaugeMetricFamily("milepost_waiting_requests", "Requests in the queue.", stats.num_waiting)
+        stats = self._stats().scheduler
+        yield GaugeMetricFamily("milepost_running_requests", "Requests that hold pages.", stats.running)
+        yield GaugeMetricFamily("milepost_waiting_requests", "Requests in the queue.", stats.waiting)
         pages = GaugeMetricFamily("milepost_pages", "Pages of the arena by state.", labels=["state"])
-        pages.add_metric(["free"], stats.num_free_pages)
-        pages.add_metric(["owned"], stats.num_owned_pages)
+        for state in ("free", "reserved", "writing", "owned"):
+            pages.add_metric([state], getattr(stats.pages, state))
         yield pages
-        yield CounterMetricFamily("milepost_preemptions", "Preemptions by recompute.", stats.num_preemptions)
-        yield CounterMetricFamily("milepost_steps", "Steps that the engine ran.", stats.num_steps)
+        yield CounterMetricFamily("milepost_preemptions", "Preemptions by recompute.", stats.preemptions)
+        yield CounterMetricFamily("milepost_steps", "Steps that the engine ran.", stats.steps)
+        yield CounterMetricFamily(
+            "milepost_computed_tokens",
+            "Tokens computed, those computed again included.",
+            stats.computed_tokens,
+        )

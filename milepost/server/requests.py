@@ -29,7 +29,8 @@ _COMMON_HARMLESS: HarmlessValues = {
     "logit_bias": ({},),
 }
 
-CHAT_HARMLESS: HarmlessValues = _COMMON_HARMLESS | {
+CHAT_HARMLESS: HarmlessValues = {
+    **_COMMON_HARMLESS,
     "audio": (),
     "function_call": ("none",),
     "functions": ([],),
@@ -48,7 +49,8 @@ CHAT_HARMLESS: HarmlessValues = _COMMON_HARMLESS | {
     "web_search_options": (),
 }
 
-COMPLETION_HARMLESS: HarmlessValues = _COMMON_HARMLESS | {
+COMPLETION_HARMLESS: HarmlessValues = {
+    **_COMMON_HARMLESS,
     "best_of": (1,),
     "echo": (False,),
     "suffix": ("",),
@@ -159,8 +161,8 @@ class ChatRequest(SamplingFields, frozen=True, kw_only=True):
         asked = {self.max_tokens, self.max_completion_tokens} - {None}
         if len(asked) > 1:
             raise RequestError(
-                f"max_tokens ({self.max_tokens}) and max_completion_tokens ({self.max_completion_tokens}) are "
-                "one limit under two names. Give one of them.",
+                "max_tokens and max_completion_tokens are one limit under two names. "
+                f"Given: {self.max_tokens} and {self.max_completion_tokens}. Give one of them.",
                 param="max_completion_tokens",
             )
 
@@ -185,26 +187,24 @@ class CompletionRequest(SamplingFields, frozen=True, kw_only=True):
         """
         if isinstance(self.prompt, str):
             return [self.prompt]
-        for shape in (list[str], list[list[int]]):
-            try:
-                prompts = msgspec.convert(self.prompt, shape)
-            except msgspec.ValidationError:
-                continue
-            if prompts:
-                return list(prompts)
-        try:
-            token_ids = msgspec.convert(self.prompt, list[int])
-        except msgspec.ValidationError:
-            token_ids = []
-        if not token_ids:
-            raise RequestError(
-                "prompt must be a string, a list of strings, a list of token ids or a list of such lists, "
-                "and not empty.",
-                param="prompt",
-            )
-        return [token_ids]
+        if self.prompt and all(isinstance(item, str) for item in self.prompt):
+            return list(self.prompt)
+        if self.prompt and all(_is_token_ids(item) for item in self.prompt):
+            return list(self.prompt)
+        if self.prompt and _is_token_ids(self.prompt):
+            return [self.prompt]
+        raise RequestError(
+            "prompt must be a string, a list of strings, a list of token ids or a list of such lists, "
+            "and not empty.",
+            param="prompt",
+        )
 
     def to_sampling(self) -> SamplingParams:
         """The engine's form; what ends a text of this model, the engine knows."""
         limit = DEFAULT_COMPLETION_TOKENS if self.max_tokens is None else self.max_tokens
         return self.sampling(max_tokens=limit, logprobs=self.logprobs)
+
+
+def _is_token_ids(value: object) -> bool:
+    # By type: JSON's true is no number, though Python's is.
+    return isinstance(value, list) and all(type(item) is int for item in value)

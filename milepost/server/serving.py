@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
+import logging
 import socket
-import sys
 import time
 from collections.abc import Callable
 from types import FrameType
@@ -15,10 +14,13 @@ from starlette.applications import Starlette
 from milepost.errors import ConfigError
 from milepost.server.generation import Front
 
-__all__ = ["DEFAULT_DRAIN_SECONDS", "bind", "serve"]
+__all__ = ["DEFAULT_DRAIN_SECONDS", "DrainingServer", "bind", "serve"]
+
+logger = logging.getLogger(__name__)
 
 DEFAULT_DRAIN_SECONDS = 60.0
 BACKLOG = 2048
+MAX_PORT = 65535
 
 # After the last request has ended, its bytes may still be on their way to a slow reader.
 FLUSH_SECONDS = 5
@@ -34,22 +36,23 @@ def bind(host: str, port: int) -> socket.socket:
     Raises:
         ConfigError: the port is taken or may not be used, or the host is not this machine's.
     """
+    if not 0 <= port <= MAX_PORT:  # getaddrinfo would wrap it around
+        raise ConfigError(f"--port must be between 0 and {MAX_PORT}. Given: {port}.")
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         listener = socket.socket(family, kind, protocol)
-    except (OSError, OverflowError) as error:
+    except OSError as error:
         raise ConfigError(f"Can't listen on {host}:{port}: {error}. Choose another --host.") from None
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
         listener.listen(BACKLOG)
-    except (OSError, OverflowError) as error:
+    except OSError as error:
         listener.close()
-        reason = error.strerror if isinstance(error, OSError) else str(error)
         raise ConfigError(
-            f"Can't listen on {host}:{port}: {reason}. Choose another --port, or 0 for any free one."
+            f"Can't listen on {host}:{port}: {error.strerror}. Choose another --port, or 0 for any free one."
         ) from None
     return listener
 
@@ -72,38 +75,42 @@ def serve(
         log_level: of the HTTP server's own log.
         on_ready: called with the server's address once it answers.
     """
-    config = uvicorn.Config(
-        app,
-        http="httptools",
-        loop="uvloop",
-        lifespan="off",
-        ws="none",
-        log_level=log_level,
-        access_log=log_level in {"info", "debug"},
-        server_header=False,
-        timeout_graceful_shutdown=FLUSH_SECONDS,
-    )
-    server = _DrainingServer(config, app.state.front, drain_seconds, on_ready)
-    server.run(sockets=[listener])
+    DrainingServer(app, drain_seconds=drain_seconds, log_level=log_level, on_ready=on_ready).run([listener])
 
 
-class _DrainingServer(uvicorn.Server):
-    """Uvicorn closes its port at the first signal; this one answers 503 until the running requests end."""
+class DrainingServer(uvicorn.Server):
+    """Uvicorn closes its port at the first signal; this one answers 503 until the running requests end.
+
+    The arguments are those of `serve`.
+    """
 
     def __init__(
         self,
-        config: uvicorn.Config,
-        front: Front,
-        drain_seconds: float,
-        on_ready: Callable[[str], None] | None,
+        app: Starlette,
+        *,
+        drain_seconds: float = DEFAULT_DRAIN_SECONDS,
+        log_level: str = "warning",
+        on_ready: Callable[[str], None] | None = None,
     ) -> None:
+        config = uvicorn.Config(
+            app,
+            http="httptools",
+            loop="uvloop",
+            lifespan="off",
+            ws="none",
+            log_level=log_level,
+            access_log=log_level in {"info", "debug"},
+            server_header=False,
+            timeout_graceful_shutdown=FLUSH_SECONDS,
+        )
         super().__init__(config)
-        self._front = front
+        self._front: Front = app.state.front
         self._drain_seconds = drain_seconds
         self._deadline: float | None = None
         self._on_ready = on_ready
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start to answer, and say so."""
         await super().startup(sockets)
         if self._on_ready is not None and sockets:
             host, port = sockets[0].getsockname()[:2]
@@ -125,7 +132,6 @@ class _DrainingServer(uvicorn.Server):
         if self._deadline is None:
             return False
         if self._front.num_running and time.monotonic() >= self._deadline:
-            print(f"Aborting {self._front.num_running} running requests.", file=sys.stderr)
+            logger.warning("The time to drain is over: aborting %d requests", self._front.num_running)
             self._front.abort_all()
-            await asyncio.sleep(0)
         return not self._front.num_running or time.monotonic() >= self._deadline + FLUSH_SECONDS
