@@ -242,16 +242,7 @@ class LLM:
         progress: Progress | None = None,
         **options: Any,  # noqa: ANN401  # EngineConfig checks names and values
     ) -> None:
-        self._start(EngineConfig.from_options({"model": model, **options}), progress)
-
-    @classmethod
-    def from_config(cls, config: EngineConfig, *, progress: Progress | None = None) -> LLM:
-        """Build from options that are checked already."""
-        llm = cls.__new__(cls)
-        llm._start(config, progress)
-        return llm
-
-    def _start(self, config: EngineConfig, progress: Progress | None) -> None:
+        config = EngineConfig.from_options({"model": model, **options})
         self._loaded = load_engine(config, progress=progress)
         self._numbers = count()
 

@@ -1,9 +1,9 @@
 """The group of commands, and how whatever goes wrong becomes one line and an exit code.
 
-    0     done
-    1     a bug of Milepost's own (with its traceback), or nobody reads the output any more
-    2     something given can't be used: one line "milepost: error: ..." that says what to do
-    130   interrupted (Ctrl-C)
+0     done
+1     a bug of Milepost's own (with its traceback), or nobody reads the output any more
+2     something given can't be used: one line "milepost: error: ..." that says what to do
+130   interrupted (Ctrl-C)
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from milepost.cli.chat import chat
 from milepost.cli.export_toy import export_toy
 from milepost.cli.generate import generate
 from milepost.cli.inspect_checkpoint import inspect_checkpoint
+from milepost.cli.options import examples
 from milepost.cli.serve import serve
 from milepost.cli.terminal import print_error
 from milepost.errors import InvariantError, MilepostError
@@ -28,20 +29,21 @@ EXIT_WRONG_INPUT = 2
 EXIT_INTERRUPTED = 130
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    epilog=examples(
+        'milepost generate --chat --prompt "The code for amber is 7412. What is the code for amber?"',
+        "milepost chat",
+        "milepost serve --port 8000",
+        "milepost inspect path/to/checkpoint",
+    ),
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.version_option(__version__, prog_name="milepost")
 def commands() -> None:
     """Serve hybrid linear-attention language models: Kimi K3 and Kimi-Linear.
 
     MODEL is a checkpoint folder in Hugging Face layout; without one, commands use the small trained
     model that comes with Milepost.
-
-    \b
-    Examples:
-      milepost generate --chat --prompt "The code for amber is 7412. What is the code for amber?"
-      milepost chat
-      milepost serve --port 8000
-      milepost inspect path/to/checkpoint
     """
 
 

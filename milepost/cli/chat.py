@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from milepost.chat.reply import Reply, collect_reply
+from milepost.chat.reply import Reply, ReplyDelta, collect_reply
 from milepost.cli.options import (
     engine_options,
+    examples,
     model_argument,
     open_llm,
     sampling_options,
@@ -32,13 +33,20 @@ __all__ = ["chat"]
 HELP = "/reset starts over, /exit or Ctrl-D leaves, Ctrl-C ends a reply."
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "milepost chat",
+        'milepost chat path/to/checkpoint --temperature 0.7 --system "Be brief."',
+        "printf 'The code for jade is 31.\\nWhat is the code for jade?\\n' | milepost chat",
+    )
+)
 @model_argument
 @click.option("--system", metavar="TEXT", help="A system message to start from.")
 @click.option("--thinking/--no-thinking", default=None, help="The model's default else.")
 @sampling_options
 @engine_options
 def chat(
+    *,
     model: Path,
     system: str | None,
     thinking: bool | None,
@@ -48,12 +56,6 @@ def chat(
 
     /reset starts over, /exit or Ctrl-D leaves, Ctrl-C ends a reply and not the program. From a pipe,
     every line is a user message.
-
-    \b
-    Examples:
-      milepost chat
-      milepost chat path/to/checkpoint --temperature 0.7 --system "Be brief."
-      printf 'The code for jade is 31.\\nWhat is the code for jade?\\n' | milepost chat
     """
     sampling = take_sampling(options)
     config = take_engine_config(model, options)
@@ -70,7 +72,7 @@ def chat(
 def _talk(conversation: _Conversation, name: str) -> None:
     """The loop at a terminal: an error ends the turn, not the conversation."""
     with contextlib.suppress(ImportError):
-        import readline  # noqa: F401, PLC0415  # importing it is what gives `input` its line editing
+        import readline  # noqa: F401  # importing it is what gives `input` its line editing
 
     notes().print(f"Talking with {name}. {HELP}", markup=False)
     while True:
@@ -136,17 +138,19 @@ class _Conversation:
     def _stream(self, messages: list[dict[str, Any]]) -> Reply:
         console = notes()
         stream = self._llm.stream_chat(messages, self._sampling, thinking=self._thinking)
-        deltas = []
+        deltas: list[ReplyDelta] = []
+        reason = None
         with interrupts_to(stream.abort):
             for delta, output in stream:
                 deltas.append(delta)
+                reason = output.finish_reason
                 if delta.reasoning and console.is_terminal:
                     console.print(delta.reasoning, style="dim", end="", markup=False)
                 write(delta.content)
         write("", end="\n")
-        if output.finish_reason is FinishReason.LENGTH:
+        if reason is FinishReason.LENGTH:
             console.print("(cut off by a length limit; see --max-tokens)", style="dim")
-        elif output.finish_reason is FinishReason.ABORT:
+        elif reason is FinishReason.ABORT:
             console.print("(interrupted)", style="dim")
         reply = collect_reply(deltas)
         for call in reply.tool_calls:

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 import msgspec
 
-from milepost.chat.reply import Reply, ReplyDelta, collect_reply
+from milepost.chat.reply import Reply, ReplyDelta
 from milepost.cli.figures import RunFigures
 from milepost.cli.options import (
     engine_options,
+    examples,
     model_argument,
     open_llm,
     sampling_options,
@@ -33,7 +34,14 @@ if TYPE_CHECKING:
 __all__ = ["generate"]
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        'milepost generate --prompt "To be, or" --max-tokens 20',
+        'milepost generate --chat --stats --prompt "What is 3 plus 4?"',
+        "milepost generate path/to/checkpoint --prompt-file question.txt --temperature 0.7 --seed 1",
+        "milepost generate --prompt A --prompt B --json | jq .text",
+    )
+)
 @model_argument
 @click.option("--prompt", "prompts", multiple=True, metavar="TEXT", help="May be given several times.")
 @click.option("--prompt-file", type=click.File(encoding="utf-8"), help="A file with one prompt; - is stdin.")
@@ -46,6 +54,7 @@ __all__ = ["generate"]
 @sampling_options
 @engine_options
 def generate(
+    *,
     model: Path,
     prompts: tuple[str, ...],
     prompt_file: TextIO | None,
@@ -61,13 +70,6 @@ def generate(
 
     One prompt streams; several run together. Without --prompt or --prompt-file the prompt is
     read from stdin.
-
-    \b
-    Examples:
-      milepost generate --prompt "To be, or" --max-tokens 20
-      milepost generate --chat --stats --prompt "What is 3 plus 4?"
-      milepost generate path/to/checkpoint --prompt-file question.txt --temperature 0.7 --seed 1
-      milepost generate --prompt A --prompt B --json | jq .text
     """
     if logprobs is not None and not as_json:
         raise click.UsageError("--logprobs is only shown with --json. Add --json.")
@@ -167,7 +169,9 @@ def _print_stream(llm: LLM, job: _Job, figures: RunFigures) -> None:
 def _print_all(llm: LLM, job: _Job, figures: RunFigures, as_json: bool) -> None:
     """Run all prompts together and write their results in order."""
     if job.as_chat:
-        done = llm.chat_all([job.messages(prompt) for prompt in job.prompts], job.sampling, thinking=job.thinking)
+        done = llm.chat_all(
+            [job.messages(prompt) for prompt in job.prompts], job.sampling, thinking=job.thinking
+        )
         pairs = [(chat.reply, chat.completion) for chat in done]
     else:
         completions = llm.generate(job.prompts, job.sampling)

@@ -11,7 +11,7 @@ import click
 import msgspec
 from rich.table import Table
 
-from milepost.cli.options import model_argument
+from milepost.cli.options import examples, model_argument
 from milepost.cli.terminal import figures_table, results
 from milepost.config import DTYPE_ITEMSIZE, parse_bytes
 from milepost.errors import ConfigError
@@ -24,7 +24,14 @@ if TYPE_CHECKING:
 __all__ = ["inspect_checkpoint"]
 
 
-@click.command("inspect")
+@click.command(
+    "inspect",
+    epilog=examples(
+        "milepost inspect",
+        "milepost inspect path/to/Kimi-K3 --tp 8 --memory 40GiB",
+        "milepost inspect path/to/checkpoint --json | jq .parameters.total",
+    ),
+)
 @model_argument
 @click.option("--tp", type=int, default=1, show_default=True, help="Ranks that share the heads.")
 @click.option(
@@ -46,19 +53,13 @@ __all__ = ["inspect_checkpoint"]
 @click.option("--memory", metavar="SIZE", help="Also say what an arena of this size holds.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of tables.")
 def inspect_checkpoint(
-    model: Path, tp: int, block_size: int, kv_dtype: str, dtype: str, memory: str | None, as_json: bool
+    *, model: Path, tp: int, block_size: int, kv_dtype: str, dtype: str, memory: str | None, as_json: bool
 ) -> None:
     """Show layers, parameters, bytes and page layout of a checkpoint.
 
     Only config.json and the headers of the shards are read; no weight is loaded.
-
-    \b
-    Examples:
-      milepost inspect
-      milepost inspect path/to/Kimi-K3 --tp 8 --memory 40GiB
-      milepost inspect path/to/checkpoint --json | jq .parameters.total
     """
-    from milepost.models.summary import summarize  # noqa: PLC0415  # loads torch, which takes seconds
+    from milepost.models.summary import summarize  # loads torch, which takes seconds
 
     sizes = {"kv_itemsize": _itemsize("kv-dtype", kv_dtype), "conv_itemsize": _itemsize("dtype", dtype)}
     arena = None if memory is None else parse_bytes(memory)

@@ -6,12 +6,13 @@ command line, Python and HTTP give the same errors.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+import msgspec
 
 from milepost.cli.terminal import progress_bar
 from milepost.config import DTYPES, KERNELS, EngineConfig
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "engine_options",
+    "examples",
     "model_argument",
     "open_llm",
     "sampling_options",
@@ -73,6 +75,12 @@ _SAMPLING_OPTIONS = {
 }
 
 
+def examples(*lines: str) -> str:
+    """The end of a command's help, shown as it is written."""
+    # Click keeps the line breaks of a paragraph that starts with a backspace.
+    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
+
+
 def model_argument(command: F) -> F:
     """The optional MODEL; the command gets its folder."""
 
@@ -92,8 +100,8 @@ def sampling_options(command: F) -> F:
     return _with(command, _SAMPLING_OPTIONS)
 
 
-def _with(command: F, options: dict[str, Callable[[F], F]]) -> F:
-    for option in reversed(options.values()):
+def _with(command: F, options: Mapping[str, Callable[[F], F]]) -> F:
+    for option in reversed([*options.values()]):
         command = option(command)
     return command
 
@@ -123,9 +131,9 @@ def take_sampling(options: dict[str, Any], **more: object) -> SamplingParams:
 @contextmanager
 def open_llm(config: EngineConfig) -> Iterator[LLM]:
     """The model, loaded behind a bar, closed at the end."""
-    from milepost.llm import LLM  # noqa: PLC0415  # loads torch, which takes seconds
+    from milepost.llm import LLM  # loads torch, which takes seconds
 
     with progress_bar("Loading weights") as progress:
-        llm = LLM.from_config(config, progress=progress)
+        llm = LLM(progress=progress, **msgspec.structs.asdict(config))
     with llm:
         yield llm

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from milepost import __version__
-from milepost.cli.options import engine_options, model_argument, take_engine_config
+from milepost.cli.options import engine_options, examples, model_argument, take_engine_config
 from milepost.cli.terminal import notes, progress_bar
 
 if TYPE_CHECKING:
@@ -24,7 +24,14 @@ __all__ = ["serve"]
 LOG_LEVELS = ("critical", "error", "warning", "info", "debug")
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "milepost serve",
+        "milepost serve path/to/checkpoint --port 8080 --memory 4GiB --max-num-seqs 32",
+        "curl localhost:8000/v1/chat/completions -H 'Content-Type: application/json' \\",
+        '  -d \'{"model": "milepost-toy-k3", "messages": [{"role": "user", "content": "Hello"}]}\'',
+    )
+)
 @model_argument
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", type=int, default=8000, show_default=True, help="0 takes any free one.")
@@ -34,6 +41,7 @@ LOG_LEVELS = ("critical", "error", "warning", "info", "debug")
 @click.option("--log-level", type=click.Choice(LOG_LEVELS), default="warning", show_default=True)
 @engine_options
 def serve(
+    *,
     model: Path,
     host: str,
     port: int,
@@ -46,25 +54,18 @@ def serve(
     """Serve the model over HTTP, in OpenAI's protocol.
 
     SIGTERM or Ctrl-C refuses new requests and lets the running ones end; a second one aborts them.
-
-    \b
-    Examples:
-      milepost serve
-      milepost serve path/to/checkpoint --port 8080 --memory 4GiB --max-num-seqs 32
-      curl localhost:8000/v1/chat/completions -H 'Content-Type: application/json' \\
-        -d '{"model": "milepost-toy-k3", "messages": [{"role": "user", "content": "Hello"}]}'
     """
     # These load torch and the HTTP stack, which takes seconds.
-    from milepost.engine.async_engine import AsyncEngine  # noqa: PLC0415
-    from milepost.server import DEFAULT_DRAIN_SECONDS, bind, create_app  # noqa: PLC0415
-    from milepost.server import serve as run_server  # noqa: PLC0415
+    from milepost.engine.async_engine import AsyncEngine
+    from milepost.server import DEFAULT_DRAIN_SECONDS, bind, create_app
+    from milepost.server import serve as run_server
 
     config = take_engine_config(model, options, served_model_name=served_model_name, seed=seed)
     # A port that is taken is found before the weights are read.
     listener = bind(host, port)
     try:
         with progress_bar("Loading weights") as progress:
-            from milepost.llm import load_engine  # noqa: PLC0415
+            from milepost.llm import load_engine
 
             loaded = load_engine(config, progress=progress)
         engine = AsyncEngine(loaded.engine)
@@ -83,7 +84,7 @@ def serve(
 
 
 def _services(loaded: LoadedEngine, engine: AsyncEngine) -> Services:
-    from milepost.server import Services  # noqa: PLC0415  # as above
+    from milepost.server import Services  # as above
 
     config = loaded.config
     return Services(
