@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from collections.abc import Sequence
 
@@ -27,6 +28,7 @@ __all__ = ["EXIT_INTERRUPTED", "EXIT_WRONG_INPUT", "commands", "main", "run"]
 
 EXIT_WRONG_INPUT = 2
 EXIT_INTERRUPTED = 130
+DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @click.group(
@@ -79,7 +81,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except MilepostError as error:
         print_error(str(error))
     except OSError as error:
-        if error.filename is None:
-            raise  # nothing that the user named
-        print_error(f"{error.filename}: {error.strerror}.")
+        if error.filename is None and error.errno not in DISK_IS_FULL:
+            raise  # nothing that the user named, and nothing that the user can change
+        print_error(f"{error.filename or 'The output'}: {error.strerror}.")
     return EXIT_WRONG_INPUT

@@ -77,7 +77,8 @@ def _talk(conversation: _Conversation, name: str) -> None:
     notes().print(f"Talking with {name}. {HELP}", markup=False)
     while True:
         try:
-            line = input("> ")
+            # Where the replies go to a file, the prompt would be in it.
+            line = input("> " if sys.stdout.isatty() else "")
         except EOFError:
             notes().print()
             return

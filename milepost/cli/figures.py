@@ -51,7 +51,7 @@ class RunFigures:
         """The figures for a reader."""
         prompt = sum(usage.prompt_tokens for usage in self._usages.values())
         output = sum(usage.output_tokens for usage in self._usages.values())
-        figures = {"model loaded in": f"{self._load_seconds:.2f} s", "prompt tokens": f"{prompt:,}"}
+        figures = {"ready after": f"{self._load_seconds:.2f} s", "prompt tokens": f"{prompt:,}"}
         figures["output tokens"] = f"{output:,}"
         if self._first is not None:
             figures["time to first token"] = f"{1000 * (self._first - self._started):.0f} ms"

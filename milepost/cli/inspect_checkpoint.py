@@ -19,9 +19,12 @@ from milepost.machine import format_bytes, nearest
 from milepost.memory.layout import DEFAULT_BLOCK_SIZE, PagedLayout, paged_layout
 
 if TYPE_CHECKING:
+    from milepost.model_spec import ModelSpec
     from milepost.models.summary import CheckpointSummary, LayerSummary
 
 __all__ = ["inspect_checkpoint"]
+
+SEQUENCE_LENGTHS = (1_024, 8_192, 65_536, 1_048_576)
 
 
 @click.command(
@@ -90,7 +93,7 @@ def _tables(
     yield _part_table(summary)
     yield figures_table(f"Pages of one rank, tensor parallel {tp}", _page_figures(layout))
     if arena is not None:
-        yield figures_table(f"An arena of {format_bytes(arena)}", _arena_figures(layout, arena))
+        yield figures_table(f"An arena of {format_bytes(arena)}", _arena_figures(summary.spec, layout, arena))
 
 
 def _checkpoint_figures(summary: CheckpointSummary) -> dict[str, str]:
@@ -160,10 +163,10 @@ def _page_figures(layout: PagedLayout) -> dict[str, str]:
     }
 
 
-def _arena_figures(layout: PagedLayout, arena: int) -> dict[str, str]:
+def _arena_figures(spec: ModelSpec, layout: PagedLayout, arena: int) -> dict[str, str]:
     usable = max(0, arena // layout.page_bytes - 1)  # the dummy page serves nobody
     figures = {"pages": f"{usable:,} and the dummy page"}
-    for tokens in (1_024, 8_192, 65_536):
+    for tokens in sorted({min(tokens, spec.max_position) for tokens in SEQUENCE_LENGTHS}):
         need = layout.pages_per_state + layout.blocks_for(tokens) * layout.pages_per_block
         figures[f"sequences of {tokens:,} tokens"] = f"{usable // need:,}"
     return figures

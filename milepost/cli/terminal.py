@@ -5,6 +5,7 @@ A bar is only drawn on a terminal.
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -33,8 +34,12 @@ def results() -> Console:
 
 def print_error(message: str) -> None:
     """One error, as every command reports it."""
-    # The result so far comes first where both go to the same place.
-    sys.stdout.flush()
+    try:
+        # The result so far comes first where both go to the same place.
+        sys.stdout.flush()
+    except OSError:
+        # What is left can't be written; the interpreter must not try again at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     print(f"milepost: error: {message}", file=sys.stderr)
 
 
