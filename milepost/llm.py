@@ -20,16 +20,11 @@ from typing import Any
 import msgspec
 import torch
 
-from milepost.chat import (
-    ChatEncoding,
-    Reply,
-    ReplyDelta,
-    ReplyParser,
-    Tokenizer,
-    chat_encoding,
-    load_tokenizer,
-)
-from milepost.chat.reply import collect_reply
+from milepost.chat.encoding import ChatEncoding
+from milepost.chat.families import chat_encoding
+from milepost.chat.reply import Reply, ReplyDelta, ReplyParser, collect_reply
+from milepost.chat.tokenizer import Tokenizer
+from milepost.chat.tokenizer_folder import load_tokenizer
 from milepost.config import EngineConfig, ResolvedConfig, resolve
 from milepost.config_json import read_model_spec
 from milepost.engine.engine import Engine
@@ -312,7 +307,7 @@ class LLM:
         Args:
             messages: OpenAI-style messages.
             sampling: how tokens are drawn and when the reply ends.
-            form: the other arguments of `milepost.chat.ChatEncoding.encode`, such as ``thinking=True``.
+            form: the other arguments of `ChatEncoding.encode`, such as ``thinking=True``.
 
         Raises:
             RequestError, ExecutionError: as `generate`.
