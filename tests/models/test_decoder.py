@@ -109,6 +109,18 @@ def _random_steps(rng: random.Random) -> Steps:
     return steps
 
 
+@pytest.mark.parametrize("kernels", ["reference", "cpu"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_chunks_off_the_grid(toys: Toys, family: Family, kernels: str) -> None:
+    """One sequence in chunks that end before, on and behind the KDA kernel's grid of 64 tokens."""
+    folder, _ = toys.get(family, num_layers=4)
+    tokens = random.Random(7).choices(range(320), k=200)
+    expected = _reference_logits(ReferenceModel.load(folder), tokens)
+    model = load_model(folder, dtype=torch.float32, ops=load_ops(kernels))
+    batches = PagedBatches(model, [tokens], block_size=64)
+    _check(model, [expected], batches, [{0: 63}, {0: 1}, {0: 1}, {0: 62}, {0: 2}, {0: 71}])
+
+
 VARIANTS: list[tuple[Family, dict[str, Any]]] = [
     ("kimi_k3", {"packed_experts": False}),
     ("kimi_k3", {"attn_res_block": 1}),
