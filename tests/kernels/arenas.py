@@ -18,7 +18,9 @@ STARTS = (0, 1, 63, 64, 100)
 def ragged(lengths: Sequence[int], starts: Sequence[int] | None = None) -> Ragged:
     """Rows of these lengths; fresh ones unless starts are given."""
     offsets = torch.tensor([0, *lengths]).cumsum(0)
-    return Ragged(cu_seqlens=offsets, starts=torch.tensor(starts if starts is not None else [0] * len(lengths)))
+    return Ragged(
+        cu_seqlens=offsets, starts=torch.tensor(starts if starts is not None else [0] * len(lengths))
+    )
 
 
 def ulps(dtype: torch.dtype) -> float:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from arenas import LENGTHS, STARTS, StateArena, assert_near, kda_arena, ragged, ulps
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -15,6 +14,7 @@ from milepost.errors import InvariantError
 from milepost.kernels.kda import cpu, reference
 from milepost.kernels.kda.cpu_plan import CHUNK, plan_rows
 from milepost.kernels.paging import Ragged
+from tests.kernels.arenas import LENGTHS, STARTS, StateArena, assert_near, kda_arena, ragged, ulps
 
 
 @dataclass(frozen=True)
@@ -26,14 +26,17 @@ class Inputs:
     beta: Tensor
 
     def part(self, tokens: Tensor) -> Inputs:
-        return Inputs(*(x[tokens] for x in self.all()))
+        q, k, v, g, beta = (x[tokens] for x in self.all())
+        return Inputs(q, k, v, g, beta)
 
     def to(self, dtype: torch.dtype) -> Inputs:
         # As in the engine: the gate and beta stay at least float32.
         wide = torch.float64 if dtype == torch.float64 else torch.float32
-        return Inputs(self.q.to(dtype), self.k.to(dtype), self.v.to(dtype), self.g.to(wide), self.beta.to(wide))
+        return Inputs(
+            self.q.to(dtype), self.k.to(dtype), self.v.to(dtype), self.g.to(wide), self.beta.to(wide)
+        )
 
-    def all(self) -> tuple[Tensor, ...]:
+    def all(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         return self.q, self.k, self.v, self.g, self.beta
 
 
@@ -164,7 +167,8 @@ def test_another_rows_bad_numbers_stay_there() -> None:
     inputs.q[40:60] = float("nan")
     arena = kda_arena(3, 2, 32, 16).as_dtype(torch.float32)
     got = cpu.kda(*inputs.all(), arena.state, arena.first_tile, ragged([40, 20, 41]))
-    assert bool(torch.isfinite(got[:40]).all()) and bool(torch.isfinite(got[60:]).all())
+    assert bool(torch.isfinite(got[:40]).all())
+    assert bool(torch.isfinite(got[60:]).all())
     matrices = _matrices(arena)
     assert bool(torch.isfinite(matrices[[0, 2]]).all())
     assert not bool(torch.isfinite(matrices[1]).all()), "a bad state must stay visibly bad"
@@ -172,7 +176,9 @@ def test_another_rows_bad_numbers_stay_there() -> None:
 
 @settings(max_examples=25, deadline=None)
 @given(
-    rows=st.lists(st.tuples(st.integers(1, 140), st.sampled_from([0, 1, 50, 63, 64, 65, 127])), min_size=1, max_size=5),
+    rows=st.lists(
+        st.tuples(st.integers(1, 140), st.sampled_from([0, 1, 50, 63, 64, 65, 127])), min_size=1, max_size=5
+    ),
     heads=st.integers(1, 3),
     dim=st.sampled_from([8, 16, 32]),
     tile_rows=st.sampled_from([1, 2, 8]),
@@ -195,7 +201,11 @@ def test_the_plan_covers_every_token_once_in_order(slab_tokens: int) -> None:
         for scan in slab.scans:
             bucket = slab.buckets[scan.bucket]
             for piece, row in zip(range(scan.begin, scan.end), scan.rows.tolist(), strict=True):
-                real = ~bucket.padding[piece] if bucket.padding is not None else torch.ones(bucket.size, dtype=torch.bool)
+                real = (
+                    ~bucket.padding[piece]
+                    if bucket.padding is not None
+                    else torch.ones(bucket.size, dtype=torch.bool)
+                )
                 tokens = bucket.index[piece][real].tolist()
                 assert tokens[0] > upto.get(row, -1)
                 assert all(rows.row_ids()[tokens] == plan.chunk_rows[row])
@@ -220,5 +230,3 @@ def test_wrong_shapes_are_named() -> None:
 def _matrices(arena: StateArena) -> Tensor:
     """The layer's tiles of each row, [rows, tiles, tile_rows, dim]."""
     return arena.state.recurrent[arena.state.tile_ids(arena.first_tile, arena.tiles)]
-
-

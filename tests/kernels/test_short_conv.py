@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
-from arenas import LENGTHS, STARTS, assert_near, ragged, ulps
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -14,6 +13,7 @@ from torch import Tensor
 from milepost.errors import InvariantError
 from milepost.kernels.paging import PagedState, Ragged
 from milepost.kernels.short_conv import cpu, reference, window_tiles
+from tests.kernels.arenas import LENGTHS, STARTS, assert_near, ragged, ulps
 
 FIRST_TILE = 4
 
@@ -85,7 +85,9 @@ def test_one_row_of_any_length_from_any_start(length: int, start: int) -> None:
     check_against_reference(Case.random([length], [start], 10, 4, 16))
 
 
-@pytest.mark.parametrize(("channels", "taps", "width"), [(6, 4, 16), (8, 2, 8), (5, 3, 4), (7, 5, 100), (4, 4, 12)])
+@pytest.mark.parametrize(
+    ("channels", "taps", "width"), [(6, 4, 16), (8, 2, 8), (5, 3, 4), (7, 5, 100), (4, 4, 12)]
+)
 def test_mixed_rows_and_tile_widths(channels: int, taps: int, width: int) -> None:
     check_against_reference(Case.random([1, 3, 2, 66, 1, 4], [0, 1, 0, 64, 7, 2], channels, taps, width))
 

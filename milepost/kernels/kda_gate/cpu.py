@@ -19,4 +19,5 @@ def kda_gate(z: Tensor, a_log: Tensor, lower_bound: float | None) -> Tensor:
     rate = a_log.to(dtype).exp()[:, None]  # [heads, 1]
     if lower_bound is not None:
         return torch.mul(z, rate).to(dtype).sigmoid_().mul_(lower_bound)
-    return functional.softplus(z.to(dtype)).mul_(-rate)
+    # Above the threshold torch takes z itself; from 40 on that is exact in float64 too.
+    return functional.softplus(z.to(dtype), threshold=40).mul_(-rate)
