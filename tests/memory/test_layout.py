@@ -64,9 +64,7 @@ def model(
 
 
 K3 = model(ModelFamily.KIMI_K3, mla_layers={*range(4, 89, 4), 92, 93}, num_layers=93, heads=96)
-KIMI_LINEAR = model(
-    ModelFamily.KIMI_LINEAR, mla_layers={4, 8, 12, 16, 20, 24, 27}, num_layers=27, heads=32
-)
+KIMI_LINEAR = model(ModelFamily.KIMI_LINEAR, mla_layers={4, 8, 12, 16, 20, 24, 27}, num_layers=27, heads=32)
 
 
 def test_k3_has_69_kda_and_24_mla_layers_and_ends_in_two_mla_layers() -> None:

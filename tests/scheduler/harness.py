@@ -55,7 +55,7 @@ class World:
         batches: every batch that was scheduled.
     """
 
-    def __init__(  # noqa: PLR0913 - each is one axis of a sweep
+    def __init__(
         self,
         *,
         num_pages: int = 64,
@@ -75,9 +75,7 @@ class World:
             stop_token_ids=stop_token_ids,
         )
         self.scheduler = Scheduler(self.config, self.layout, self.pool)
-        self.executor = TagExecutor(
-            self.layout, num_pages, vocab_size=VOCAB, free_pages=self.pool.free_pages
-        )
+        self.executor = TagExecutor(self.layout, num_pages, vocab_size=VOCAB, free_pages=self.pool.free_pages)
         self.output: dict[str, list[int]] = {}
         self.finished: dict[str, TokenUpdate] = {}
         self.batches: list[Batch] = []
