@@ -10,6 +10,7 @@ import torch
 
 from milepost.models.checkpoint_writer import write_checkpoint
 from milepost.models.summary import summarize
+from milepost.shipped_model import shipped_model
 from milepost.testing.toy_config import toy_k3_config
 from milepost.testing.toy_tokenizer import toy_tokenizer_files
 from milepost.testing.toy_weights import toy_tensors
@@ -17,7 +18,6 @@ from milepost.testing.toy_weights import toy_tensors
 __all__ = ["SUBJECTS", "folder_of", "num_parameters"]
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-SHIPPED = REPOSITORY / "assets" / "milepost-toy-k3"
 CACHE = REPOSITORY / ".cache" / "benchmarks"
 
 SUBJECTS = ("shipped", "random-100m")
@@ -51,7 +51,7 @@ RANDOM_100M: dict[str, Any] = {
 def folder_of(subject: str) -> Path:
     """The checkpoint of a subject; a random one is written at its first use and kept."""
     if subject == "shipped":
-        return SHIPPED
+        return shipped_model()
     folder = CACHE / subject
     if not folder.exists():
         unfinished = folder.with_name(f"{subject}.tmp")

@@ -13,15 +13,14 @@ All problems of a file are reported in one `CheckpointError`.
 
 from __future__ import annotations
 
-import difflib
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from milepost.errors import CheckpointError
+from milepost.json_fields import JsonFields, to_json
 from milepost.model_spec import Activation, KdaSpec, LayerKind, MlaSpec, ModelFamily, ModelSpec, MoeSpec
 
 __all__ = ["HARMLESS", "MXFP4_GROUP", "parse_config", "read_model_spec"]
@@ -123,7 +122,7 @@ def parse_config(
             lists them all (the first 20 and a count).
     """
     problems: list[str] = []
-    top = _Fields(config, "", problems)
+    top = JsonFields(config, "", problems)
     nested = config.get("text_config") is not None or config.get("model_type") == ModelFamily.KIMI_K3.value
     text = top.section("text_config") if nested else top
     family = _family(top, nested)
@@ -157,108 +156,7 @@ def _report(source: Path | str, problems: list[str]) -> str:
     return f"{source} can't be used ({count}):{shown}{rest}"
 
 
-class _Fields:
-    """One JSON object of the config: takes fields by name and notes what is wrong with them."""
-
-    def __init__(self, values: Mapping[str, Any], path: str, problems: list[str]) -> None:
-        self._values = values
-        self._path = path
-        self._problems = problems
-        self._known: set[str] = set()
-
-    @property
-    def names(self) -> list[str]:
-        """Names of all fields of the object."""
-        return list(self._values)
-
-    def problem(self, name: str, text: str) -> None:
-        """Note a problem of the field `name`."""
-        self._problems.append(f"{self._path}{name}: {text}")
-
-    def optional(self, *names: str) -> object:
-        """Value of the first of `names` that is there and not null, else None."""
-        self._known.update(names)
-        return next((self._values[name] for name in names if self._values.get(name) is not None), None)
-
-    def section(self, name: str, *, required: bool = True) -> _Fields:
-        """A nested object; an empty one, with a problem noted, when it is missing or not an object."""
-        value = self.optional(name)
-        if value is None and required:
-            self.problem(name, "is missing")
-        elif value is not None and not isinstance(value, dict):
-            self.problem(name, f"must be an object. Given: {_json(value)}")
-        content = value if isinstance(value, dict) else {}
-        return _Fields(content, f"{self._path}{name}.", self._problems)
-
-    def integer(self, *names: str, minimum: int = 1, default: int | None = None) -> int:
-        """A whole number of at least `minimum`; required unless a default is given."""
-        value = self.optional(*names)
-        if value is None and default is not None:
-            return default
-        if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
-            self._mismatch(names, value, f"a whole number of at least {minimum}")
-            return minimum
-        return value
-
-    def number(self, name: str, *, positive: bool = True) -> float:
-        """A finite number, above zero when `positive`; required."""
-        value = self.optional(name)
-        number = float(value) if type(value) in (int, float) else math.nan  # type: ignore[arg-type]
-        if not math.isfinite(number) or (positive and number <= 0):
-            self._mismatch((name,), value, "a number above 0" if positive else "a finite number")
-            return 1.0
-        return number
-
-    def boolean(self, name: str, *, default: bool | None = None) -> bool:
-        """True or false; required unless a default is given."""
-        value = self.optional(name)
-        if value is None and default is not None:
-            return default
-        if not isinstance(value, bool):
-            self._mismatch((name,), value, "true or false")
-            return False
-        return value
-
-    def choice(self, name: str, allowed: Iterable[str]) -> str:
-        """One of some words; required."""
-        value = self.optional(name)
-        words = list(allowed)
-        if value not in words:
-            self._mismatch((name,), value, "one of " + ", ".join(map(repr, words)))
-            return words[0]
-        return str(value)
-
-    def finish(self, harmless: frozenset[str], fixed: Mapping[str, tuple[object, ...]]) -> None:
-        """Check the fields that nobody took."""
-        for name, value in self._values.items():
-            if value is None or name in self._known or name in harmless:
-                continue
-            if name not in fixed:
-                self._unknown(name, value, self._known | set(fixed))
-            elif not any(value == allowed and type(value) is type(allowed) for allowed in fixed[name]):
-                wanted = " or ".join(_json(allowed) for allowed in fixed[name])
-                self.problem(name, f"only {wanted} is implemented. Given: {_json(value)}")
-
-    def _mismatch(self, names: tuple[str, ...], value: object, wanted: str) -> None:
-        name = " or ".join(names)
-        if value is None:
-            self.problem(name, f"is missing; it must be {wanted}")
-        else:
-            self.problem(name, f"must be {wanted}. Given: {_json(value)}")
-
-    def _unknown(self, name: str, value: object, known: set[str]) -> None:
-        near = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.5)
-        hint = f" The nearest known field is {near[0]}." if near else ""
-        advice = "Set it to null only if the model does not depend on it"
-        self.problem(name, f"is unknown and could change the maths. Given: {_json(value)}.{hint} {advice}")
-
-
-def _json(value: object) -> str:
-    text = msgspec.json.encode(value).decode()
-    return text if len(text) <= 60 else text[:57] + "..."
-
-
-def _family(top: _Fields, nested: bool) -> ModelFamily:
+def _family(top: JsonFields, nested: bool) -> ModelFamily:
     name = top.choice("model_type", [family.value for family in ModelFamily])
     if nested and name != ModelFamily.KIMI_K3.value:
         top.problem("text_config", f"belongs to model_type 'kimi_k3'. Given: {name!r}")
@@ -266,7 +164,7 @@ def _family(top: _Fields, nested: bool) -> ModelFamily:
 
 
 def _read_spec(
-    family: ModelFamily, top: _Fields, text: _Fields, generation_eos: object, problems: list[str]
+    family: ModelFamily, top: JsonFields, text: JsonFields, generation_eos: object, problems: list[str]
 ) -> ModelSpec | None:
     linear = text.section("linear_attn_config")
     layers = _layers(text, linear)
@@ -280,7 +178,9 @@ def _read_spec(
     if layers:
         _check_layer_types(text, layers, first_dense)
     attn_res_block = text.integer("attn_res_block_size", minimum=0, default=0)
-    generation = _Fields({"eos_token_id": generation_eos}, "generation_config.json: ", problems)
+    # Exporters write quantization_config at either level, or at both.
+    packed_groups = [group for fields in (text, top) if (group := _mxfp4_group(fields)) is not None]
+    generation = JsonFields({"eos_token_id": generation_eos}, "generation_config.json: ", problems)
     stops = [token for fields in (top, text, generation) for token in _token_ids(fields, "eos_token_id")]
     if not stops:
         text.problem("eos_token_id", "is missing, in generation_config.json too; replies would never end")
@@ -303,7 +203,7 @@ def _read_spec(
         pad_token_id=_token_id(text, top, "pad_token_id"),
         stop_token_ids=tuple(dict.fromkeys(stops)),
         weight_prefix="language_model." if family is ModelFamily.KIMI_K3 else "",
-        mxfp4_group=_mxfp4_group(text) or _mxfp4_group(top),
+        mxfp4_group=packed_groups[0] if packed_groups else None,
     )
     tokens = (spec.bos_token_id, spec.pad_token_id, *spec.stop_token_ids)
     outside = [token for token in tokens if token >= vocab_size]
@@ -314,14 +214,16 @@ def _read_spec(
     return spec
 
 
-def _layers(text: _Fields, linear: _Fields) -> tuple[LayerKind, ...]:
+def _layers(text: JsonFields, linear: JsonFields) -> tuple[LayerKind, ...]:
     """Kinds of all layers from the two 1-based lists, which must partition 1..num_hidden_layers."""
     count = text.integer("num_hidden_layers")
     kinds: dict[int, LayerKind] = {}
     for name, kind in (("kda_layers", LayerKind.KDA), ("full_attn_layers", LayerKind.MLA)):
         numbers = linear.optional(name)
         if not isinstance(numbers, list) or not all(type(number) is int for number in numbers):
-            linear.problem(name, f"must be a list of layer numbers, counted from 1. Given: {_json(numbers)}")
+            linear.problem(
+                name, f"must be a list of layer numbers, counted from 1. Given: {to_json(numbers)}"
+            )
             return ()
         outside = [number for number in numbers if not 1 <= number <= count]
         twice = sorted({number for number in numbers if number in kinds or numbers.count(number) > 1})
@@ -340,7 +242,7 @@ def _layers(text: _Fields, linear: _Fields) -> tuple[LayerKind, ...]:
     return tuple(kinds[number] for number in range(1, count + 1))
 
 
-def _check_layer_types(text: _Fields, layers: tuple[LayerKind, ...], first_dense: int) -> None:
+def _check_layer_types(text: JsonFields, layers: tuple[LayerKind, ...], first_dense: int) -> None:
     """Newer transformers versions repeat the layer kinds in words; they must not contradict."""
     words = {LayerKind.KDA: "linear_attention", LayerKind.MLA: "full_attention"}
     given = text.optional("layer_types")
@@ -352,7 +254,7 @@ def _check_layer_types(text: _Fields, layers: tuple[LayerKind, ...], first_dense
         text.problem("mlp_layer_types", "contradicts first_k_dense_replace")
 
 
-def _kda(linear: _Fields) -> KdaSpec:
+def _kda(linear: JsonFields) -> KdaSpec:
     bound = linear.optional("gate_lower_bound")
     if bound is not None:
         bound = linear.number("gate_lower_bound", positive=False)
@@ -369,14 +271,14 @@ def _kda(linear: _Fields) -> KdaSpec:
     return spec
 
 
-def _mla(text: _Fields) -> MlaSpec:
+def _mla(text: JsonFields) -> MlaSpec:
     if not text.boolean("mla_use_nope"):
         text.problem("mla_use_nope", "only true is implemented: Milepost's MLA rotates nothing")
     heads = text.integer("num_attention_heads")
     kv_heads = text.optional("num_key_value_heads")
     if kv_heads is not None and kv_heads != heads:
         text.problem(
-            "num_key_value_heads", f"must equal num_attention_heads ({heads}). Given: {_json(kv_heads)}"
+            "num_key_value_heads", f"must equal num_attention_heads ({heads}). Given: {to_json(kv_heads)}"
         )
     return MlaSpec(
         num_heads=heads,
@@ -389,7 +291,7 @@ def _mla(text: _Fields) -> MlaSpec:
     )
 
 
-def _moe(text: _Fields) -> MoeSpec:
+def _moe(text: JsonFields) -> MoeSpec:
     experts = text.integer("num_experts", "num_local_experts")
     top_k = text.integer("num_experts_per_token", "num_experts_per_tok")
     if top_k > experts and text.optional("num_experts", "num_local_experts") is not None:
@@ -408,7 +310,7 @@ def _moe(text: _Fields) -> MoeSpec:
     )
 
 
-def _activation(text: _Fields) -> Activation:
+def _activation(text: JsonFields) -> Activation:
     name = text.choice("hidden_act", ("silu", "situ"))
     if name == "silu":
         text.optional("activation_situ_beta", "activation_situ_linear_beta")  # not used by SwiGLU
@@ -416,7 +318,7 @@ def _activation(text: _Fields) -> Activation:
     return Activation(name, text.number("activation_situ_beta"), text.number("activation_situ_linear_beta"))
 
 
-def _mxfp4_group(fields: _Fields) -> int | None:
+def _mxfp4_group(fields: JsonFields) -> int | None:
     """Group size of packed weights, None without quantisation; other formats are noted as problems."""
     quantization = fields.section("quantization_config", required=False)
     if not quantization.names:
@@ -427,7 +329,7 @@ def _mxfp4_group(fields: _Fields) -> int | None:
     return sizes[0] if sizes else MXFP4_GROUP
 
 
-def _group_size(group: _Fields) -> int:
+def _group_size(group: JsonFields) -> int:
     weights = group.section("weights")
     size = weights.integer("group_size")
     if size != MXFP4_GROUP:
@@ -437,17 +339,17 @@ def _group_size(group: _Fields) -> int:
     return size
 
 
-def _token_ids(fields: _Fields, name: str) -> list[int]:
+def _token_ids(fields: JsonFields, name: str) -> list[int]:
     """Token ids of a field that holds one id, a list of ids or nothing."""
     value = fields.optional(name)
     ids = value if isinstance(value, list) else [] if value is None else [value]
     if not all(type(item) is int and item >= 0 for item in ids):
-        fields.problem(name, f"must be a token id or a list of token ids. Given: {_json(value)}")
+        fields.problem(name, f"must be a token id or a list of token ids. Given: {to_json(value)}")
         return []
     return list(ids)
 
 
-def _token_id(text: _Fields, top: _Fields, name: str) -> int:
+def _token_id(text: JsonFields, top: JsonFields, name: str) -> int:
     """A token id that K3 states twice; the text model's own wins."""
     outer = top.optional(name)
     return text.integer(name, minimum=0, default=outer if type(outer) is int else None)

@@ -2,7 +2,7 @@
 
 from milepost.models.decoder import Model
 from milepost.models.inputs import StepInputs
-from milepost.models.loader import load_model
+from milepost.models.loader import load_model, weight_bytes
 from milepost.models.weights import Progress
 
-__all__ = ["Model", "Progress", "StepInputs", "load_model"]
+__all__ = ["Model", "Progress", "StepInputs", "load_model", "weight_bytes"]

@@ -11,7 +11,7 @@ from milepost.kernels.paging import PagedKv, PagedState, Ragged
 __all__ = ["StepInputs"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class StepInputs:
     """One step over a ragged batch: prefill chunks and single decoded tokens side by side.
 

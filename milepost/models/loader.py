@@ -24,7 +24,7 @@ from milepost.models.weights import (
     WeightReader,
 )
 
-__all__ = ["SKIPPED", "check_tensors", "expected_tensors", "load_model"]
+__all__ = ["SKIPPED", "check_tensors", "expected_tensors", "load_model", "weight_bytes"]
 
 SKIPPED: Final = ("vision_tower.", "mm_projector.")
 """Name prefixes of K3's image input, which Milepost knows and does not run."""
@@ -78,3 +78,9 @@ def expected_tensors(spec: ModelSpec) -> list[TensorSpec]:
     source = SpecListing(packed=spec.mxfp4_group is not None)
     Model(spec, WeightReader(source, torch.float32), load_ops("reference"))
     return source.tensors
+
+
+def weight_bytes(spec: ModelSpec, dtype: torch.dtype) -> int:
+    """Bytes that a model of this spec will take in memory, before anything is loaded."""
+    source = SpecListing(packed=spec.mxfp4_group is not None)
+    return Model(spec, WeightReader(source, dtype), load_ops("reference")).num_bytes

@@ -163,10 +163,10 @@ def test_packed_experts(tokens: int) -> None:
 
 
 def test_untouched_experts_are_never_read() -> None:
-    weights = [dense(5, 8, 8, torch.float32) for _ in range(3)]
-    for matrices in weights:
+    w1, w3, w2 = (dense(5, 8, 8, torch.float32) for _ in range(3))
+    for matrices in (w1, w3, w2):
         matrices.weight[[0, 2, 4]] = float("nan")
-    check_experts(torch.randn(9, 8), choices(9, 2, 1) * 2 + 1, *weights)
+    check_experts(torch.randn(9, 8), choices(9, 2, 1) * 2 + 1, w1, w3, w2)
 
 
 def test_no_tokens() -> None:

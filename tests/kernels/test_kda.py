@@ -26,7 +26,8 @@ class Inputs:
     beta: Tensor
 
     def part(self, tokens: Tensor) -> Inputs:
-        return Inputs(*(x[tokens] for x in self.all()))
+        q, k, v, g, beta = (x[tokens] for x in self.all())
+        return Inputs(q, k, v, g, beta)
 
     def to(self, dtype: torch.dtype) -> Inputs:
         # As in the engine: the gate and beta stay at least float32.
@@ -35,7 +36,7 @@ class Inputs:
             self.q.to(dtype), self.k.to(dtype), self.v.to(dtype), self.g.to(wide), self.beta.to(wide)
         )
 
-    def all(self) -> tuple[Tensor, ...]:
+    def all(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         return self.q, self.k, self.v, self.g, self.beta
 
 

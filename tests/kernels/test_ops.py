@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from arenas import ragged
+from numba import prange
 
 from milepost.errors import ConfigError, InvariantError
 from milepost.kernels import jit
@@ -47,7 +48,8 @@ def test_an_unknown_name_is_an_error_with_the_nearest_match() -> None:
 
 
 def test_the_reference_needs_no_compiler() -> None:
-    code = "import sys; sys.modules['numba'] = None\nfrom milepost.kernels.ops import load_ops\nload_ops('reference')"
+    code = "import sys; sys.modules['numba'] = None\n"
+    code += "from milepost.kernels.ops import load_ops\nload_ops('reference')"
     subprocess.run(
         [sys.executable, "-c", code], check=True, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}
     )
@@ -80,7 +82,7 @@ def test_tiles_follow_the_state_table() -> None:
 
 
 def _double(source: np.ndarray, target: np.ndarray) -> None:
-    for i in jit.numba.prange(source.shape[0]):
+    for i in prange(source.shape[0]):
         target[i] = 2 * source[i]
 
 

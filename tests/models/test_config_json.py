@@ -181,6 +181,17 @@ def test_many_problems_are_counted() -> None:
     assert "... and 10 more" in str(caught.value)
 
 
+def test_quantization_at_either_level() -> None:
+    config = k3_config()
+    quantization = config["text_config"]["quantization_config"]
+    config["quantization_config"] = quantization
+    assert parse_config(config).mxfp4_group == 32
+    del config["text_config"]["quantization_config"]
+    assert parse_config(config).mxfp4_group == 32
+    del config["quantization_config"]
+    assert parse_config(config).mxfp4_group is None
+
+
 def test_null_and_alternative_spellings_pass() -> None:
     config = kimi_linear_config()
     config |= {

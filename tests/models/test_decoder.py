@@ -42,7 +42,7 @@ class Toys:
         self._folder = folder
         self._made: dict[str, tuple[Path, list[Tensor]]] = {}
 
-    def get(self, family: Family, **sizes: Any) -> tuple[Path, list[Tensor]]:  # noqa: ANN401
+    def get(self, family: Family, **sizes: Any) -> tuple[Path, list[Tensor]]:  # noqa: ANN401  # sizes of any kind
         """Folder and reference logits [tokens, vocab] of each sequence."""
         key = f"{family} {sorted(sizes.items())}"
         if key not in self._made:
@@ -109,6 +109,18 @@ def _random_steps(rng: random.Random) -> Steps:
     return steps
 
 
+@pytest.mark.parametrize("kernels", ["reference", "cpu"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_chunks_off_the_grid(toys: Toys, family: Family, kernels: str) -> None:
+    """One sequence in chunks that end before, on and behind the KDA kernel's grid of 64 tokens."""
+    folder, _ = toys.get(family, num_layers=4)
+    tokens = random.Random(7).choices(range(320), k=200)
+    expected = _reference_logits(ReferenceModel.load(folder), tokens)
+    model = load_model(folder, dtype=torch.float32, ops=load_ops(kernels))
+    batches = PagedBatches(model, [tokens], block_size=64)
+    _check(model, [expected], batches, [{0: 63}, {0: 1}, {0: 1}, {0: 62}, {0: 2}, {0: 71}])
+
+
 VARIANTS: list[tuple[Family, dict[str, Any]]] = [
     ("kimi_k3", {"packed_experts": False}),
     ("kimi_k3", {"attn_res_block": 1}),
@@ -129,7 +141,7 @@ def test_variants(toys: Toys, family: Family, sizes: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(("family", "num_experts"), [("kimi_k3", 16), ("kimi_linear", 12)])
 def test_bfloat16_is_near(toys: Toys, family: Family, num_experts: int) -> None:
-    """All experts are chosen: a flipped choice is no rounding error, and random experts have nothing in common."""
+    """With all experts chosen: a flipped choice between random experts would drown the rounding."""
     folder, expected = toys.get(family, dtype=torch.bfloat16, top_k=num_experts)
     model = load_model(folder, dtype=torch.bfloat16, ops=load_ops("reference"))
     batches = PagedBatches(model, SEQUENCES)

@@ -10,33 +10,34 @@ from pathlib import Path
 import pytest
 import torch
 
-from milepost.testing.toy_checkpoint import write_toy_checkpoint
+from milepost.models.checkpoint_writer import write_checkpoint
+from milepost.testing.toy_config import toy_kimi_linear_config
+from milepost.testing.toy_weights import toy_tensors
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads Linux's /proc")
 
 MB = 1_000_000
-# One process per measurement: ru_maxrss never falls. Baseline and peak are of the same process.
+# VmHWM is the peak of this process alone: ru_maxrss starts from the peak of the process that forked it.
 MEASURE = """
-import json, resource, sys
+import json, re, sys
 from pathlib import Path
-import psutil, torch
+import torch
 from milepost.kernels.ops import load_ops
 from milepost.models import load_model
 torch.set_num_threads(1)
 ops = load_ops("reference")
-torch.zeros(1).to(torch.bfloat16)
-before = psutil.Process().memory_info().rss
+def status(field):
+    return 1024 * int(re.search(field + r":\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1])
+before = status("VmRSS")
 model = load_model(Path(sys.argv[1]), dtype=getattr(torch, sys.argv[2]), ops=ops)
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-print(json.dumps({"weights": model.num_bytes, "used": peak - before}))
+print(json.dumps({"weights": model.num_bytes, "used": status("VmHWM") - before}))
 """
 
 
 @pytest.fixture(scope="module", params=["bfloat16", "float32"])
 def large(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Some 80 M parameters, most of them in matrices far larger than the staging buffer, in two shards."""
-    return write_toy_checkpoint(
-        tmp_path_factory.mktemp("large") / "model",
-        "kimi_linear",
-        dtype=getattr(torch, request.param),
+    config = toy_kimi_linear_config(
         base_vocab=60_000,
         hidden_size=512,
         dense_intermediate=4096,
@@ -44,6 +45,8 @@ def large(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         moe_intermediate=256,
         num_experts=12,
     )
+    tensors = toy_tensors(config, seed=0, dtype=getattr(torch, request.param))
+    return write_checkpoint(tmp_path_factory.mktemp("large") / "model", config, tensors, shards=2)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
