@@ -9,6 +9,7 @@ merge into one.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
@@ -278,20 +279,24 @@ class AsyncEngine:
             stream = self._live[output.request_id]
             if output.finished:
                 self._forget(stream)
+            elif stream.loop.is_closed():
+                self._disconnect(stream)
+                continue
             if stream.put(output):
                 sleeping.setdefault(stream.loop, []).append(stream)
         for streams in sleeping.values():
             self._wake(streams)
 
     def _wake(self, streams: list[OutputStream]) -> None:
-        """Wake consumers of one loop with one call; those of a loop that is gone have disconnected."""
-        try:
+        """Wake consumers of one loop with one call."""
+        # A loop that has just been closed raises; the next delivery sees that it is closed.
+        with contextlib.suppress(RuntimeError):
             streams[0].loop.call_soon_threadsafe(_wake_all, streams)
-        except RuntimeError:
-            for stream in streams:
-                if self._live.get(stream.request_id) is stream:
-                    self._engine.abort(stream.request_id)
-                    self._forget(stream)
+
+    def _disconnect(self, stream: OutputStream) -> None:
+        """End a request whose event loop is gone, so that nobody can ever read it."""
+        self._engine.abort(stream.request_id)
+        self._forget(stream)
 
     def _shut(self, reason: FinishReason, error: str | None) -> None:
         """End everything that is still open, with one last output each, and close the engine."""
@@ -299,12 +304,12 @@ class AsyncEngine:
             self._refusal = self._refusal or error or "The engine is stopped."
             self._stopped = True
             commands, self._commands = self._commands, []
-        if reason is FinishReason.ABORT:
+        if reason is FinishReason.ERROR:
+            self._end_all(reason, error)
+            commands = []
+        try:
             for command in commands:
                 command()
-        else:
-            self._end_all(reason, error)
-        try:
             self._deliver(output for output in self._engine.close() if output.request_id in self._live)
         except Exception:
             logger.exception("The engine could not be closed cleanly")

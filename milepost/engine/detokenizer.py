@@ -13,7 +13,11 @@ class TokenDecoder(Protocol):
     """All that turning tokens into text needs of a tokenizer."""
 
     def token_bytes(self, token_id: int) -> bytes:
-        """Bytes that the token stands for; empty for a special token that text must not show."""
+        """Bytes that the token stands for; never raises.
+
+        Empty for a special token that text must not show, and for an id that the tokenizer does not
+        know: a model's vocabulary may be larger.
+        """
         ...
 
 

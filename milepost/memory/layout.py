@@ -23,7 +23,7 @@ from typing import Protocol
 import msgspec
 
 from milepost.errors import ConfigError
-from milepost.model_spec import KdaSpec, MlaSpec, ModelSpec
+from milepost.model_spec import KdaSpec, ModelSpec
 
 __all__ = ["Layout", "PagedLayout", "paged_layout"]
 
@@ -205,7 +205,7 @@ def paged_layout(
         kv_itemsize=kv_itemsize,
         num_heads=num_heads,
         head_dim=kda.head_dim,
-        tile_rows=_tile_rows(kda, mla, page_bytes, recurrent_itemsize),
+        tile_rows=_tile_rows(kda, page_bytes, block_size, recurrent_itemsize),
         conv_channels=3 * num_heads * kda.head_dim,
         conv_window=kda.conv_window,
         conv_itemsize=conv_itemsize,
@@ -213,13 +213,14 @@ def paged_layout(
     )
 
 
-def _tile_rows(kda: KdaSpec, mla: MlaSpec, page_bytes: int, itemsize: int) -> int:
+def _tile_rows(kda: KdaSpec, page_bytes: int, block_size: int, itemsize: int) -> int:
     """Most rows, at most 16, whose tile divides both the page and the head's matrix."""
     row_bytes = kda.head_dim * itemsize
     for rows in range(min(MAX_TILE_ROWS, kda.head_dim), 0, -1):
         if kda.head_dim % rows == 0 and page_bytes % (rows * row_bytes) == 0:
             return rows
+    step = row_bytes // math.gcd(row_bytes, page_bytes // block_size)
     raise ConfigError(
-        f"A page of {page_bytes} bytes can't be cut into rows of {row_bytes} bytes of the state "
-        f"(head_dim {kda.head_dim}, KV row {mla.row_dim}). Choose a block_size that makes it divide."
+        f"block_size must be a multiple of {step} for this model, so that rows of {row_bytes} bytes of a "
+        f"state fill its pages. Given: {block_size}, pages of {page_bytes} bytes."
     )

@@ -20,15 +20,16 @@ request keeps its place.
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Mapping
 
-from milepost.errors import InvariantError, RequestError, RequestTooLargeError
-from milepost.memory.capacity import max_sequence_tokens, sequence_pages
+from milepost.errors import InvariantError, RequestError
+from milepost.memory.capacity import sequence_pages
 from milepost.memory.layout import Layout
 from milepost.memory.pool import PagePool
 from milepost.memory.tables import SequencePages
 from milepost.scheduler.config import SchedulerConfig
+from milepost.scheduler.limits import Limits
 from milepost.scheduler.reports import SchedulerStats, TokenUpdate
+from milepost.scheduler.results import outcomes_by_id
 from milepost.scheduler.sequence import Sequence
 from milepost.scheduler.waiting import WaitingQueue
 from milepost.types import Batch, BatchResult, FinishReason, NewRequest, Request, Row, RowResult
@@ -66,8 +67,7 @@ class Scheduler:
         self._config = config
         self._layout = layout
         self._pool = pool
-        # The last token drawn is never computed, so it needs no room in a page.
-        self._max_length = min(config.max_model_len, max_sequence_tokens(layout, pool) + 1)
+        self._limits = Limits(config, layout, pool)
         self._sequences: dict[str, Sequence] = {}
         self._running: list[Sequence] = []
         self._waiting = WaitingQueue()
@@ -88,41 +88,11 @@ class Scheduler:
     @property
     def max_length(self) -> int:
         """Most tokens of a request, prompt and output together: what context and pool allow."""
-        return self._max_length
+        return self._limits.max_length
 
     def validate(self, request: Request) -> None:
-        """Refuse what could never be served. Reads only what never changes: safe from any thread.
-
-        A prompt is served when it and one token of output fit into the context and the pool. Output
-        that grows into either limit ends with `FinishReason.LENGTH`, whatever ``max_tokens`` asked.
-
-        Raises:
-            RequestTooLargeError: the request can never fit; says its need and the limit.
-            RequestError: the prompt is empty or holds a token that the model does not know.
-        """
-        prompt = request.prompt_token_ids
-        if not prompt:
-            raise RequestError("The prompt must hold at least one token. Given: none.", param="prompt")
-        if len(prompt) + 1 > self._config.max_model_len:
-            raise RequestTooLargeError(
-                f"The prompt must be at most {self._config.max_model_len - 1} tokens, the context length "
-                f"less one token of output. Given: {len(prompt)}. Shorten it.",
-                param="prompt",
-            )
-        if len(prompt) + 1 > self._max_length:
-            raise RequestTooLargeError(
-                f"The prompt needs {sequence_pages(self._layout, len(prompt))} pages of memory and the "
-                f"engine has {self._pool.num_usable}: prompts can be at most {self._max_length - 1} tokens. "
-                f"Given: {len(prompt)}. Shorten it, or start the engine with more memory.",
-                param="prompt",
-            )
-        vocab_size = self._config.vocab_size
-        if vocab_size is not None and (min(prompt) < 0 or max(prompt) >= vocab_size):
-            raise RequestError(
-                f"Prompt token ids must be between 0 and {vocab_size - 1}. "
-                f"Given: {min(prompt)} to {max(prompt)}.",
-                param="prompt",
-            )
+        """Refuse what could never be served (`Limits.validate`); safe from any thread."""
+        self._limits.validate(request)
 
     def add(self, request: Request) -> None:
         """Accept a request; it waits for its turn.
@@ -139,7 +109,7 @@ class Scheduler:
         sequence = Sequence(
             request,
             arrival=self._num_added,
-            length_limit=self._max_length,
+            length_limit=self._limits.max_length,
             stop_token_ids=self._config.stop_token_ids,
         )
         self._num_added += 1
@@ -183,7 +153,7 @@ class Scheduler:
         if step is None or step.batch is not batch:
             raise InvariantError("update was called for a batch that is not running")
         # By request id, never by place: an executor may answer in any order.
-        outcomes = _outcomes_by_id(batch, result)
+        outcomes = outcomes_by_id(batch, result)
         self._step = None
         updates: list[TokenUpdate] = []
         for row in batch.rows:
@@ -208,12 +178,10 @@ class Scheduler:
         """
         return self.finish(request_id, FinishReason.ABORT)
 
-    def finish(
-        self, request_id: str, reason: FinishReason, *, error: str | None = None
-    ) -> TokenUpdate | None:
+    def finish(self, request_id: str, reason: FinishReason) -> TokenUpdate | None:
         """End a request for a reason that the scheduler can't see, such as a stop string. As `abort`."""
         sequence = self._sequences.get(request_id)
-        return None if sequence is None else self._end(sequence, reason, error=error)
+        return None if sequence is None else self._end(sequence, reason)
 
     def abandon(self) -> None:
         """Forget every request after the executor failed; nothing that a running step wrote counts.
@@ -415,23 +383,3 @@ def _pages(sequence: Sequence) -> SequencePages:
     if sequence.pages is None:
         raise InvariantError(f"{sequence.request_id!r} runs without pages")
     return sequence.pages
-
-
-def _outcomes_by_id(batch: Batch, result: BatchResult) -> Mapping[str, RowResult]:
-    """The result's rows by request id, once it is sure that they answer exactly the batch's."""
-    if result.step != batch.step:
-        raise InvariantError(f"the executor answered step {result.step}, running is step {batch.step}")
-    outcomes = {outcome.request_id: outcome for outcome in result.rows}
-    if len(result.rows) != len(batch.rows) or any(row.request_id not in outcomes for row in batch.rows):
-        raise InvariantError(
-            f"the executor must answer each of the {len(batch.rows)} rows of step {batch.step} once; "
-            f"it answered {sorted(outcome.request_id for outcome in result.rows)}"
-        )
-    for row in batch.rows:
-        outcome = outcomes[row.request_id]
-        if outcome.error is None and len(outcome.token_ids) != int(row.samples):
-            raise InvariantError(
-                f"the executor must draw {int(row.samples)} tokens for {row.request_id!r} in step "
-                f"{batch.step}; it drew {len(outcome.token_ids)}"
-            )
-    return outcomes
