@@ -299,7 +299,7 @@ class LLM:
         """
         listed = _listed(prompts)
         requests = [self._prompt_request(prompt, sampling) for prompt in listed]
-        return self._run(requests)
+        return [_completion(outputs) for outputs in self._run(requests)]
 
     def chat(
         self,
@@ -317,10 +317,24 @@ class LLM:
         Raises:
             RequestError, ExecutionError: as `generate`.
         """
-        request, parser = self._chat_request(messages, sampling, form)
-        outputs = list(TokenStream(self._loaded.engine, request))
-        reply = collect_reply([parser.feed(output) for output in outputs])
-        return ChatCompletion(reply=reply, completion=_completion(outputs))
+        return self.chat_all([messages], sampling, **form)[0]
+
+    def chat_all(
+        self,
+        conversations: Sequence[Messages],
+        sampling: SamplingParams | None = None,
+        **form: Any,  # noqa: ANN401  # the encoding checks names and values
+    ) -> list[ChatCompletion]:
+        """Answer conversations, all of them together; see `chat`."""
+        pairs = [self._chat_request(messages, sampling, form) for messages in conversations]
+        runs = self._run([request for request, _ in pairs])
+        return [
+            ChatCompletion(
+                reply=collect_reply([parser.feed(output) for output in outputs]),
+                completion=_completion(outputs),
+            )
+            for (_, parser), outputs in zip(pairs, runs, strict=True)
+        ]
 
     def stream(self, prompt: Prompt, sampling: SamplingParams | None = None) -> TokenStream:
         """Continue one prompt, token by token; see `generate` for arguments and errors."""
@@ -361,7 +375,8 @@ class LLM:
         self._loaded.engine.validate(request)
         return request
 
-    def _run(self, requests: Sequence[Request]) -> list[Completion]:
+    def _run(self, requests: Sequence[Request]) -> list[list[RequestOutput]]:
+        """All outputs of each request, in the requests' order."""
         engine = self._loaded.engine
         outputs: dict[str, list[RequestOutput]] = {request.request_id: [] for request in requests}
         try:
@@ -377,7 +392,7 @@ class LLM:
         finally:
             for request in requests:
                 engine.abort(request.request_id)
-        return [_completion(outputs[request.request_id]) for request in requests]
+        return [outputs[request.request_id] for request in requests]
 
 
 def _listed(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
