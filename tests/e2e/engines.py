@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from milepost.engine.engine import Engine
 from milepost.engine.executor import Executor
@@ -15,7 +16,7 @@ from milepost.kernels.ops import load_ops
 from milepost.memory.capacity import sequence_pages
 from milepost.memory.layout import PagedLayout, paged_layout
 from milepost.memory.pool import PagePool
-from milepost.models import Model, load_model
+from milepost.models import Model, StepInputs, load_model
 from milepost.runtime.arena import Arena
 from milepost.runtime.model_runner import ModelRunner, StepModel
 from milepost.scheduler.config import SchedulerConfig
@@ -100,6 +101,19 @@ class Reply:
     usage: Usage | None = None
 
 
+class NoteTaker:
+    """The toy's model; keeps the logits of every sampled row."""
+
+    def __init__(self, toy: Toy) -> None:
+        self._model = toy.model
+        self.logits: list[list[float]] = []
+
+    def forward(self, inputs: StepInputs) -> Tensor:
+        logits = self._model.forward(inputs)
+        self.logits.extend(logits.double().tolist())
+        return logits
+
+
 BeforeStep = Callable[[Batch, Arena], None]
 
 
@@ -128,6 +142,7 @@ class TestEngine:
         max_num_seqs: rows of a step.
         seed: the engine's seed.
         model: runs instead of the toy's own, such as one that takes notes.
+        runner: a runner of `num_pages` pages that is built already; `model` and `seed` are its own then.
         preempt: chance that a running request is preempted before a step.
         before_step: sees each batch and the arena just before the runner does.
     """
@@ -143,10 +158,11 @@ class TestEngine:
         max_num_seqs: int = 32,
         seed: int | None = None,
         model: StepModel | None = None,
+        runner: ModelRunner | None = None,
         preempt: float = 0.0,
         before_step: BeforeStep | None = None,
     ) -> None:
-        runner = ModelRunner(model or toy.model, toy.layout, num_pages, seed=seed)
+        runner = runner or ModelRunner(model or toy.model, toy.layout, num_pages, seed=seed)
         inner: Executor = runner if before_step is None else _Disturbed(runner, before_step)
         self.executor = PoisoningExecutor(inner, runner.arena)
         self.pool = PagePool(num_pages)

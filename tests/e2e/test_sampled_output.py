@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from torch import Tensor
 
-from milepost.models.inputs import StepInputs
 from milepost.types import FinishReason, Request, SamplingParams
-from tests.e2e.engines import TestEngine, Toy, make_request, run_alone, tokens_of
+from tests.e2e.engines import NoteTaker, TestEngine, Toy, make_request, run_alone, tokens_of
 from tests.runtime.sampling_oracle import distribution, log_probabilities, penalized
 
 STEPS = 24
@@ -48,19 +46,6 @@ def test_without_a_seed_the_engines_seed_decides(toy: Toy) -> None:
     request = make_request(toy, "unseeded", 10, params(temperature=1.5))
     first, again, other = (run_alone(toy, request, seed=seed).tokens for seed in (1, 1, 2))
     assert first == again != other
-
-
-class NoteTaker:
-    """The toy's model; keeps the logits of every sampled row."""
-
-    def __init__(self, toy: Toy) -> None:
-        self._model = toy.model
-        self.logits: list[list[float]] = []
-
-    def forward(self, inputs: StepInputs) -> Tensor:
-        logits = self._model.forward(inputs)
-        self.logits.extend(logits.double().tolist())
-        return logits
 
 
 @pytest.mark.parametrize(

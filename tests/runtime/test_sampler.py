@@ -124,7 +124,7 @@ def test_penalties_follow_the_oracle_token_for_token(params: SamplingParams) -> 
     sampler.learn([new("r", params, prompt)])
     undecided = 0
     for step in range(40):
-        logits = logits_of(step % 3, "r") / 3
+        logits = logits_of(step % 3, "r") / 3 - 5 * (step % 2)  # all negative every other step
         expected = penalized(logits.double().tolist(), prompt, output, params)
         best = max(range(VOCAB), key=lambda t: (expected[t], -t))
         undecided += best == int(logits.argmax())
@@ -136,10 +136,11 @@ def test_penalties_follow_the_oracle_token_for_token(params: SamplingParams) -> 
 def test_logprobs_are_of_the_unmodified_distribution() -> None:
     params = SamplingParams(seed=1, temperature=0.2, top_k=2, presence_penalty=2.0, logprobs=5)
     sampler = Sampler()
-    sampler.learn([new("r", params)])
+    sampler.learn([new("other", GREEDY), new("r", params)])
     for step in range(6):
         logits = logits_of(step, "r")
-        result = sampler.draw([row("r", step)], logits[None])[0]
+        rows = [row("other", step), row("r", step)]
+        result = sampler.draw(rows, torch.stack([logits_of(step, "other"), logits]))[1]
         (entry,) = result.logprobs
         expected = log_probabilities(logits.double().tolist())
         ranked = sorted(range(VOCAB), key=lambda t: (-expected[t], t))[:5]
@@ -192,6 +193,13 @@ def test_seeds_repeat_only_when_asked() -> None:
     assert tokens(None, seeded) == tokens(None, seeded) == tokens(1, seeded)
     assert tokens(1, unseeded) == tokens(1, unseeded) != tokens(2, unseeded)
     assert tokens(None, unseeded) != tokens(None, unseeded)
+
+
+def test_each_output_token_has_a_draw_of_its_own() -> None:
+    sampler = Sampler()
+    sampler.learn([new("r", SamplingParams(seed=1))])
+    flat = torch.zeros(1, 1 << 16)
+    assert len({token(sampler.draw([row("r", i)], flat)[0]) for i in range(10)}) == 10
 
 
 def test_logits_are_not_changed_and_half_precision_is_exact_enough_to_draw_from() -> None:

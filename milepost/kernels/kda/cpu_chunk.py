@@ -103,10 +103,7 @@ def _prepare(
 def _gather(x: Tensor, bucket: Bucket, dtype: torch.dtype) -> Tensor:
     """[tokens, heads, width] -> [pieces, heads, size, width], a copy."""
     pieces, size = bucket.index.shape
-    if bucket.span is not None:
-        picked = x[bucket.span[0] : bucket.span[1]]
-    else:
-        picked = x[bucket.index.flatten()]
+    picked = x[bucket.span[0] : bucket.span[1]] if bucket.span is not None else x[bucket.index.flatten()]
     laid = picked.view(pieces, size, *x.shape[1:]).transpose(1, 2)
     return laid.to(dtype, memory_format=torch.contiguous_format, copy=True)
 

@@ -10,6 +10,7 @@ where a row is cut depends on positions alone and not on how a prompt was split 
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from dataclasses import dataclass
 
@@ -115,7 +116,7 @@ def plan_rows(ragged: Ragged, slab_tokens: int) -> Plan:
 
 def _plan(ragged: Ragged, slab_tokens: int) -> Plan:
     offsets = ragged.offsets
-    lengths = [end - begin for begin, end in zip(offsets, offsets[1:], strict=False)]
+    lengths = [end - begin for begin, end in itertools.pairwise(offsets)]
     step_rows = [row for row, length in enumerate(lengths) if length == 1]
     chunk_rows = [row for row, length in enumerate(lengths) if length > 1]
     pieces = [_cut(i, offsets[row], lengths[row], ragged.start_list[row]) for i, row in enumerate(chunk_rows)]
