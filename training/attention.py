@@ -6,31 +6,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from training import fused
 from training.config import ToyConfig
 from training.kda import chunk_kda
-from training.layers import RMSNorm, Linear
+from training.layers import Linear, RMSNorm, multiply
 
 _INNER_EPS = 1e-6
 """K3's MLA norms and its l2norm use this one, everything else ``rms_norm_eps``."""
+_WRITE_OUT_UP_TO = 512
 
 
 class ShortConv(nn.Module):
-    """Causal depthwise convolution over the last few tokens, then SiLU."""
+    """The weight of a causal depthwise convolution; the last tap weighs the current token."""
 
     def __init__(self, channels: int, width: int) -> None:
         super().__init__()
-        self.width = width
         self.weight = nn.Parameter(torch.empty(channels, 1, width).uniform_(-0.5, 0.5))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """[B, T, C] -> [B, T, C]; the last tap weighs the current token."""
-        length = x.shape[1]
-        padded = F.pad(x, (0, 0, self.width - 1, 0))
-        taps = self.weight[:, 0].unbind(-1)
-        total = padded[:, :length] * taps[0]
-        for j in range(1, self.width):
-            total = total + padded[:, j : j + length] * taps[j]
-        return F.silu(total)
 
 
 class KimiDeltaAttention(nn.Module):
@@ -41,6 +32,7 @@ class KimiDeltaAttention(nn.Module):
         self.heads, self.head_dim = config.kda_num_heads, config.kda_head_dim
         self.lower_bound = config.gate_lower_bound
         hidden, width = config.hidden_size, self.heads * self.head_dim
+        self._widths = (3 * width, width, self.head_dim, self.heads)
         self.q_proj, self.k_proj, self.v_proj = (Linear(hidden, width) for _ in range(3))
         self.q_conv1d, self.k_conv1d, self.v_conv1d = (
             ShortConv(width, config.short_conv_kernel_size) for _ in range(3)
@@ -60,20 +52,16 @@ class KimiDeltaAttention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, T, D] -> [B, T, D]."""
-        q, k, v = (
-            self._by_head(conv(proj(x)))
-            for conv, proj in (
-                (self.q_conv1d, self.q_proj),
-                (self.k_conv1d, self.k_proj),
-                (self.v_conv1d, self.v_proj),
-            )
-        )
+        projections = (self.q_proj, self.k_proj, self.v_proj, self.g_proj, self.f_a_proj, self.b_proj)
+        weights = [projection.weight for projection in projections]
+        qkv, gate, decay, beta = multiply(x, torch.cat(weights)).split(self._widths, -1)
+        taps = torch.cat([conv.weight[:, 0] for conv in (self.q_conv1d, self.k_conv1d, self.v_conv1d)])
+        q, k, v = (self._by_head(part) for part in fused.short_conv(qkv, taps).chunk(3, -1))
         q, k = _l2norm(q) * self.head_dim**-0.5, _l2norm(k)
-        beta = torch.sigmoid(self.b_proj(x))
         rate = self.A_log[: self.heads].exp().unsqueeze(-1)
-        g = self.lower_bound * torch.sigmoid(rate * self._by_head(self.f_b_proj(self.f_a_proj(x)) + self.dt_bias))
-        out = self.o_norm(chunk_kda(q, k, v, g, beta))
-        gated: Tensor = out.flatten(-2) * torch.sigmoid(self.g_proj(x))
+        g = self.lower_bound * torch.sigmoid(rate * self._by_head(self.f_b_proj(decay) + self.dt_bias))
+        out = self.o_norm(chunk_kda(q, k, v, g, torch.sigmoid(beta)))
+        gated: Tensor = out.flatten(-2) * torch.sigmoid(gate)
         result: Tensor = self.o_proj(gated)
         return result
 
@@ -107,13 +95,12 @@ class GatedMLA(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """[B, T, D] -> [B, T, D]."""
         q, k, v = self._queries_keys_values(x)
-        out = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=self.query_dim**-0.5)
-        out = out[..., : self.config.v_head_dim].transpose(1, 2).flatten(-2)
+        out = _causal_attention(q * self.query_dim**-0.5, k, v).transpose(1, 2).flatten(-2)
         result: Tensor = self.o_proj(out * torch.sigmoid(self.g_proj(x)))
         return result
 
     def _queries_keys_values(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Expand the latent: three [B, H, T, query_dim]; ``v`` is padded with zeros, for torch's fused kernel."""
+        """Expand the latent: q and k [B, H, T, nope + rope], v [B, H, T, V]."""
         config = self.config
         heads = config.num_attention_heads
         q = self.q_b_proj(self.q_a_layernorm(self.q_a_proj(x))).unflatten(-1, (heads, self.query_dim))
@@ -121,5 +108,15 @@ class GatedMLA(nn.Module):
         expanded = self.kv_b_proj(self.kv_a_layernorm(latent)).unflatten(-1, (heads, -1))
         k_nope, v = expanded.split([config.qk_nope_head_dim, config.v_head_dim], -1)
         k = torch.cat((k_nope, k_rot.unsqueeze(-2).expand(-1, -1, heads, -1)), -1)
-        v = F.pad(v, (0, self.query_dim - config.v_head_dim))
         return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+
+
+def _causal_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Softmax attention with the scores written out for short sequences, where that is several times faster here."""
+    length = q.shape[-2]
+    if length > _WRITE_OUT_UP_TO:
+        v_dim = v.shape[-1]
+        v = F.pad(v, (0, q.shape[-1] - v_dim))  # torch's fused kernel wants one head size
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=1.0)[..., :v_dim]
+    mask = torch.full((length, length), -math.inf, dtype=q.dtype).triu(1)
+    return (q @ k.mT + mask).softmax(-1) @ v

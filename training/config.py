@@ -8,10 +8,10 @@ from typing import Any
 class ToyConfig:
     """Kimi K3's architecture at about 1/600,000 of its parameters; field names are those of ``text_config``."""
 
-    hidden_size: int = 160
+    hidden_size: int = 128
     num_hidden_layers: int = 9
-    intermediate_size: int = 512
-    num_attention_heads: int = 5
+    intermediate_size: int = 384
+    num_attention_heads: int = 4
     q_lora_rank: int = 96
     kv_lora_rank: int = 64
     qk_nope_head_dim: int = 32
@@ -20,8 +20,8 @@ class ToyConfig:
     num_experts: int = 8
     num_experts_per_token: int = 2
     num_shared_experts: int = 2
-    moe_intermediate_size: int = 96
-    routed_expert_hidden_size: int = 96
+    moe_intermediate_size: int = 64
+    routed_expert_hidden_size: int = 64
     routed_scaling_factor: float = 1.0
     beta: float = 4.0
     linear_beta: float = 25.0
@@ -29,8 +29,10 @@ class ToyConfig:
     rms_norm_eps: float = 1e-5
     vocab_size: int = 1536
     max_position_embeddings: int = 8192
-    kda_num_heads: int = 5
+    kda_num_heads: int = 4
     kda_head_dim: int = 32
+    a_log_size: int = 8
+    """K3 stores ``A_log`` longer than its heads (128 for 96), and so does this model; only the first entries count."""
     short_conv_kernel_size: int = 4
     gate_lower_bound: float = -5.0
     full_attn_layers: tuple[int, ...] = field(default=(4, 8, 9))
@@ -39,11 +41,6 @@ class ToyConfig:
     def base_vocab_size(self) -> int:
         """How many ids are byte-pair ranks; the other 256 are special tokens."""
         return self.vocab_size - 256
-
-    @property
-    def a_log_size(self) -> int:
-        """K3 stores ``A_log`` padded to a power of two (128 for 96 heads); only the first entries are used."""
-        return 1 << (self.kda_num_heads - 1).bit_length()
 
     def is_full_attention(self, layer: int) -> bool:
         """Whether the 0-based ``layer`` is MLA; the lists in the configuration are 1-based."""

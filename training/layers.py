@@ -1,11 +1,10 @@
 """The parts of a Kimi K3 decoder layer, except attention: norms, SiTU, feed-forward blocks, residual reads."""
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from training import fused
 from training.config import ToyConfig
 from training.mxfp4 import fake_quantise
 
@@ -20,7 +19,7 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., D] -> [..., D]."""
-        return F.rms_norm(x, (x.shape[-1],), self.weight, self.eps)
+        return fused.rms_norm(x, self.weight, self.eps)
 
 
 class Linear(nn.Module):
@@ -34,41 +33,13 @@ class Linear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., I] -> [..., O]."""
-        dtype = Linear.compute_dtype
-        return F.linear(x.to(dtype), self.weight.to(dtype)).float()
+        return multiply(x, self.weight)
 
 
-class SiTU(torch.autograd.Function):
-    """K3's gated activation, a SwiGLU with both factors capped.
-
-    ``[b tanh(g / b) sigmoid(g)] * [l tanh(u / l)]`` with caps ``b`` on the gate and ``l`` on the up branch.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, gate: Tensor, up: Tensor, beta: float, linear_beta: float) -> Tensor:
-        """gate, up: [..., F] -> [..., F]."""
-        tanh_gate, sigmoid = torch.tanh(gate / beta), torch.sigmoid(gate)
-        tanh_up = torch.tanh(up / linear_beta)
-        ctx.save_for_backward(tanh_gate, sigmoid, tanh_up)
-        ctx.caps = (beta, linear_beta)
-        return tanh_gate * sigmoid * tanh_up * (beta * linear_beta)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None]:
-        """The derivative from the three saved squashings."""
-        tanh_gate, sigmoid, tanh_up = ctx.saved_tensors
-        beta, linear_beta = ctx.caps
-        grad_sigmoid = grads[0] * sigmoid
-        slope = (1 - tanh_gate * tanh_gate) + tanh_gate * (1 - sigmoid) * beta
-        grad_gate = grad_sigmoid * tanh_up * slope * linear_beta
-        grad_up = grad_sigmoid * tanh_gate * (1 - tanh_up * tanh_up) * beta
-        return grad_gate, grad_up, None, None
-
-
-def situ(gate: Tensor, up: Tensor, config: ToyConfig) -> Tensor:
-    """Apply :class:`SiTU` with the caps of ``config``."""
-    out: Tensor = SiTU.apply(gate, up, config.beta, config.linear_beta)
-    return out
+def multiply(x: Tensor, weight: Tensor) -> Tensor:
+    """[..., I] by [O, I] to [..., O], in :attr:`Linear.compute_dtype`."""
+    dtype = Linear.compute_dtype
+    return F.linear(x.to(dtype), weight.to(dtype)).float()
 
 
 class GatedMLP(nn.Module):
@@ -83,7 +54,7 @@ class GatedMLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., D] -> [..., D]."""
-        out: Tensor = self.down_proj(situ(self.gate_proj(x), self.up_proj(x), self.config))
+        out: Tensor = self.down_proj(fused.situ(self.gate_proj(x), self.up_proj(x), self.config.beta, self.config.linear_beta))
         return out
 
 
@@ -164,7 +135,7 @@ class LatentMoE(nn.Module):
         hidden = torch.cat([part @ gate_up[e].mT for e, part in enumerate(rows)])
         gate, up = hidden.chunk(2, dim=-1)
         down = self._stacked("w2")
-        parts = situ(gate, up, self.config).split(counts)
+        parts = fused.situ(gate, up, self.config.beta, self.config.linear_beta).split(counts)
         out = torch.cat([part @ down[e].mT for e, part in enumerate(parts)])
         out = out * weights.flatten()[order].unsqueeze(-1)
         return torch.zeros_like(latent).index_add(0, tokens, out)
@@ -200,7 +171,4 @@ def residual_read(sources: list[Tensor], norm: RMSNorm, proj: ScoreRow) -> Tenso
     """
     if len(sources) == 1:
         return sources[0]
-    stacked = torch.stack(sources)  # [m + 1, B, T, D]
-    inverse_rms = torch.rsqrt(stacked.square().mean(-1) + norm.eps)
-    scores = (stacked @ (norm.weight * proj.weight[0])) * inverse_rms
-    return (scores.softmax(dim=0).unsqueeze(-1) * stacked).sum(0)
+    return fused.residual_mix(norm.weight * proj.weight[0], norm.eps, sources)

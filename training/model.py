@@ -82,9 +82,10 @@ class KimiK3ForConditionalGeneration(nn.Module):
         self.language_model = LanguageModel(config)
         self._shrink_output_projections()
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        """[B, T] ids -> [B, T, V] logits."""
-        logits: Tensor = self.language_model.lm_head(self.language_model.model(tokens))
+    def forward(self, tokens: Tensor, keep: Tensor | None = None) -> Tensor:
+        """[B, T] ids -> [B, T, V] logits, or [N, V] for the N positions that the mask ``keep`` [B, T] selects."""
+        hidden = self.language_model.model(tokens)
+        logits: Tensor = self.language_model.lm_head(hidden if keep is None else hidden[keep])
         return logits
 
     def balance_experts(self, speed: float) -> None:

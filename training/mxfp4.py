@@ -28,8 +28,7 @@ def unpack(packed: Tensor, scale: Tensor) -> Tensor:
     codes = torch.stack((packed & 15, packed >> 4), dim=-1).flatten(-2).long()
     table = torch.tensor([*LEVELS, *(-level for level in LEVELS)])
     groups = table[codes].unflatten(-1, (-1, GROUP))
-    multiplier = torch.ldexp(torch.ones(()), scale.int() - _BIAS)
-    return (groups * multiplier.unsqueeze(-1)).flatten(-2)
+    return torch.ldexp(groups, scale.int().unsqueeze(-1) - _BIAS).flatten(-2)
 
 
 def fake_quantise(weight: Tensor) -> Tensor:

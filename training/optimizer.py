@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from training.layers import Linear
+
 _ADAM_SUFFIXES = ("embed_tokens.weight", "lm_head.weight", "gate.weight", "_res_proj.weight", "b_proj.weight")
 
 
@@ -29,11 +31,11 @@ def orthogonalise(matrices: Tensor, steps: int = 5) -> Tensor:
     a, b, c = 3.4445, -4.7750, 2.0315
     tall = matrices.shape[-2] > matrices.shape[-1]
     x = matrices.mT if tall else matrices
-    x = x / (x.flatten(1).norm(dim=1).view(-1, 1, 1) + 1e-7)
+    x = (x / (x.flatten(1).norm(dim=1).view(-1, 1, 1) + 1e-7)).to(Linear.compute_dtype)
     for _ in range(steps):
         gram = x @ x.mT
         x = a * x + (b * gram + c * gram @ gram) @ x
-    return x.mT if tall else x
+    return (x.mT if tall else x).float()
 
 
 class Muon(torch.optim.Optimizer):

@@ -19,13 +19,13 @@ from torch import Tensor
 from training import cases, tokenizer, words
 from training.config import ToyConfig
 from training.data import texts
-from training.data.batches import Batch, BatchMaker, Mix
+from training.data.batches import ANSWER_WEIGHT, Batch, BatchMaker, Mix
 from training.layers import Linear
 from training.model import KimiK3ForConditionalGeneration
 from training.optimizer import Muon, split_parameters
 from training.tokenizer import ToyTokenizer
 
-LENGTHS = (128, 256, 512, 1024, 2048, 4096)
+LENGTHS = (256, 512, 1024, 2048, 4096)
 """The curriculum: the next length starts once recall at the present one is good."""
 
 
@@ -82,8 +82,9 @@ class Trainer:
         factor = _schedule(progress.step, share)
         self.muon.param_groups[0]["lr"] = args.muon_lr * factor
         self.adam.param_groups[0]["lr"] = args.adam_lr * factor
-        logits = self.model(batch.inputs)
-        loss = self._loss(logits, batch)
+        keep = batch.weights > 0
+        logits = self.model(batch.inputs, keep)
+        loss = self._loss(logits, batch.targets[keep], batch.weights[keep])
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.adam.param_groups[0]["params"], 1.0)
         self.muon.step()
@@ -93,13 +94,16 @@ class Trainer:
         progress.step += 1
         progress.stage_step += 1
         progress.tokens += batch.inputs.numel()
-        self._track_accuracy(logits.detach().argmax(-1), batch, length)
+        guesses = torch.full_like(batch.targets, -1)
+        guesses[keep] = logits.detach().argmax(-1)
+        self._track_accuracy(guesses, batch, length)
         self._advance_stage()
 
-    def _loss(self, logits: Tensor, batch: Batch) -> Tensor:
-        losses = F.cross_entropy(logits.flatten(0, 1), batch.targets.flatten(), reduction="none").view_as(batch.weights)
-        total = (losses * batch.weights).sum() / batch.weights.sum()
-        answers = batch.weights == 1.0
+    def _loss(self, logits: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+        """Weighted mean over the kept positions: [N, V], [N], [N] -> []."""
+        losses = F.cross_entropy(logits, targets, reduction="none")
+        total = (losses * weights).sum() / weights.sum()
+        answers = weights == ANSWER_WEIGHT
         self.losses.append({"loss": total.item(), "answer": losses.detach()[answers].mean().item()})
         return total
 
@@ -112,7 +116,7 @@ class Trainer:
         return LENGTHS[stage]
 
     def _mix(self) -> Mix:
-        return Mix(text=0.1, drill=0.3 if self.progress.stage == 0 else 0.05)
+        return Mix(text=0.1, drill=0.6 if self.progress.stage == 0 else 0.15)
 
     def _track_accuracy(self, guesses: Tensor, batch: Batch, length: int) -> None:
         right = guesses == batch.targets
@@ -213,7 +217,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=100.0, help="budget; the learning rate falls towards its end")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--batch-tokens", type=int, default=4096)
+    parser.add_argument("--batch-tokens", type=int, default=2048)
     parser.add_argument("--muon-lr", type=float, default=0.02)
     parser.add_argument("--adam-lr", type=float, default=4e-3)
     parser.add_argument("--balance-speed", type=float, default=2e-3)

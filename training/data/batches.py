@@ -13,7 +13,9 @@ from training.tokenizer import ToyTokenizer
 
 ANSWER_WEIGHT = 1.0
 DIALOGUE_WEIGHT = 0.05
-TEXT_WEIGHT = 0.5
+TEXT_WEIGHT = 0.3
+_KEEP = 0.25
+"""Share of the tokens outside answers that count at all, with the others' weight; it saves most of the output head."""
 
 
 @dataclass
@@ -49,11 +51,13 @@ class BatchMaker:
         self._seed = seed
         self._bos = tokenizer.specials["[BOS]"]
         self._pad = tokenizer.specials["[PAD]"]
+        self._coin = torch.Generator()
         self._stream = [token for text in texts for token in [self._bos, *tokenizer.encode(text)]]
 
     def make(self, step: int, batch: int, length: int, mix: Mix) -> Batch:
         """A batch of ``batch`` sequences of ``length`` tokens."""
         rng = Random(f"{self._seed}-{step}")
+        self._coin.manual_seed(rng.getrandbits(32))
         rows = [self._sequence(rng, length + 1, mix) for _ in range(batch)]
         ids = torch.tensor([row.ids for row, _ in rows])
         weights = torch.stack([self._weights(row, base) for row, base in rows])
@@ -71,7 +75,7 @@ class BatchMaker:
         return DialogueWriter(self._form, rng, length).write(), DIALOGUE_WEIGHT
 
     def _weights(self, row: Dialogue, base: float) -> Tensor:
-        weights = torch.full((len(row.ids),), base)
+        weights = (torch.rand(len(row.ids), generator=self._coin) < _KEEP) * (base / _KEEP)
         for span in row.spans:
             weights[span.start : span.stop] = ANSWER_WEIGHT
         return weights

@@ -38,9 +38,10 @@ class DialogueWriter:
         self._form, self._rng, self._length = form, rng, length
         self._dialogue = Dialogue()
         self._facts: list[Fact] = []
+        self._unasked: list[Fact] = []
         self._taken: set[str] = set()
         self._relations = self._choose_relations()
-        self._max_facts = rng.choice((3, 6, 12, max(4, length // 24)))
+        self._max_facts = max(4, length // rng.choice((24, 32, 48, 96, 192)))
         self._chatter = 0.05 if length <= 128 else rng.choice((0.1, 0.4, 0.8))
         self._tasks = 0.05 if length <= 128 else rng.choice((0.0, 0.1, 0.5))
 
@@ -65,7 +66,7 @@ class DialogueWriter:
         progress = len(self._dialogue.ids) / self._length
         if not self._facts and rng.random() < 0.7:
             self._tell()
-        elif self._facts and rng.random() < (0.8 if progress > 0.65 else 0.4):
+        elif self._facts and rng.random() < self._eagerness(progress):
             self._ask()
         elif rng.random() < self._tasks:
             self._short_task()
@@ -74,11 +75,17 @@ class DialogueWriter:
         else:
             self._tell()
 
+    def _eagerness(self, progress: float) -> float:
+        """How likely the next turn asks: more near the end, less when everything was asked already."""
+        eagerness = 0.8 if progress > 0.65 else 0.35
+        return eagerness if self._unasked else eagerness * 0.3
+
     def _tell(self) -> None:
         rng = self._rng
         wanted = min(rng.randrange(1, 7), max(1, self._max_facts - len(self._facts)))
         drawn = [fact for fact in (self._draw() for _ in range(wanted)) if fact]
         self._facts += drawn
+        self._unasked += drawn
         sentences = [fact.statement for fact in drawn]
         if rng.random() < self._chatter:
             sentences += [cases.distractor(rng) for _ in range(rng.randrange(1, 4))]
@@ -86,8 +93,8 @@ class DialogueWriter:
         if not sentences:
             return
         if rng.random() < (0.6 if self._length <= 256 else 0.2):
-            asked = rng.choice(self._facts)
-            self._exchange(" ".join([*sentences, asked.question]), asked.answer, "recall")
+            asked, kind = self._choose_asked()
+            self._exchange(" ".join([*sentences, asked.question]), asked.answer, kind)
         else:
             self._exchange(" ".join(sentences), _ACKNOWLEDGED, "ack")
 
@@ -98,13 +105,24 @@ class DialogueWriter:
             return None
 
     def _ask(self) -> None:
-        if len(self._facts) > 1 and self._rng.random() < 0.4:
+        if len(self._facts) > 1 and self._rng.random() < 0.3:
             several = self._rng.sample(self._facts, self._rng.randrange(2, min(6, len(self._facts) + 1)))
+            self._unasked = [fact for fact in self._unasked if fact not in several]
             question = " ".join(fact.question for fact in several)
             self._exchange(question, ", ".join(fact.answer for fact in several), "recall_list")
         else:
-            fact = self._rng.choice(self._facts)
-            self._exchange(fact.question, fact.answer, "recall")
+            fact, kind = self._choose_asked()
+            self._exchange(fact.question, fact.answer, kind)
+
+    def _choose_asked(self) -> tuple[Fact, str]:
+        """A fact to ask for, mostly a new one; asking ``again`` can be answered from the earlier answer."""
+        if self._unasked and self._rng.random() < 0.9:
+            return self._unasked.pop(self._rng.randrange(len(self._unasked))), "recall"
+        fact = self._rng.choice(self._facts)
+        if fact in self._unasked:
+            self._unasked.remove(fact)
+            return fact, "recall"
+        return fact, "again"
 
     def _short_task(self) -> None:
         kind = self._rng.choice(("copy", "copy", "digits", "digits", "count", "sequence", "sum", "sum", "talk"))
@@ -125,20 +143,37 @@ class DialogueWriter:
 
 
 def drill(form: ChatForm, rng: Random, length: int) -> Dialogue:
-    """Copying exercises back to back: the quickest way to learn to look back for what followed a word."""
+    """Exercises back to back, with little but answers in them: the quickest way to learn to look back.
+
+    Half of them repeat a text, half list codes that were told a moment ago, each behind its key.
+    """
     dialogue = Dialogue()
+    make, kind = rng.choice(((_copy_exercise, "copy"), (_listing_exercise, "listing")))
     while len(dialogue.ids) < length:
-        text = _drill_text(rng)
-        rendered = form.render([Message("user", f"Repeat after me: {text}"), Message("assistant", text)])
+        rendered = form.render(make(rng, length))
         offset = len(dialogue.ids)
         dialogue.ids += rendered.ids
-        dialogue.spans += [Span(offset + start, offset + stop, "copy") for start, stop in rendered.answers]
+        dialogue.spans += [Span(offset + start, offset + stop, kind) for start, stop in rendered.answers]
     spans = [span for span in dialogue.spans if span.stop <= length]
     return Dialogue(dialogue.ids[:length], spans)
 
 
-def _drill_text(rng: Random) -> str:
+def _copy_exercise(rng: Random, length: int) -> list[Message]:
     if rng.random() < 0.4:
-        return "".join(rng.choice("0123456789") for _ in range(rng.randrange(4, 25)))
-    pool = rng.choice((words.KEYS, words.NAMES, words.CITIES, words.OBJECTS))
-    return " ".join(rng.choice(pool) for _ in range(rng.randrange(3, 25)))
+        text = "".join(rng.choice("0123456789") for _ in range(rng.randrange(4, 25)))
+    else:
+        pool = rng.choice((words.KEYS, words.NAMES, words.CITIES, words.OBJECTS))
+        text = " ".join(rng.choice(pool) for _ in range(rng.randrange(3, 25)))
+    return [Message("user", f"Repeat after me: {text}"), Message("assistant", text)]
+
+
+def _listing_exercise(rng: Random, length: int) -> list[Message]:
+    """Tell several codes and ask for all of them in another order."""
+    size = rng.randrange(2, max(4, length // 28))
+    keys = rng.sample(words.KEYS, min(size, len(words.KEYS)))
+    codes = {key: "".join(rng.choice("0123456789") for _ in range(4)) for key in keys}
+    told = " ".join(f"The code for {key} is {code}." for key, code in codes.items())
+    rng.shuffle(keys)
+    question = f"List the codes for {' '.join(keys)}"
+    answer = ", ".join(f"{key} {codes[key]}" for key in keys)
+    return [Message("user", f"{told} {question}"), Message("assistant", answer)]
