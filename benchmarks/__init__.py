@@ -1,0 +1,1 @@
+"""Benchmarks with one runner: ``python -m benchmarks NAME``."""

@@ -1,0 +1,1 @@
+"""The step loop over one executor, its async front and the incremental detokeniser."""

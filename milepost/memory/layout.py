@@ -1,0 +1,221 @@
+"""Bytes to pages: how KV blocks and states lie in the arena.
+
+`PagedLayout` is design section 4's ``paged``: the page is one natural KV block, and a state is a
+list of tiles laid over a list of pages, as a file is laid over disk blocks. All sizes are bytes of
+one rank.
+
+    page            [mla_layers, block_size, row_dim] of the KV dtype       (as a KV block)
+                    tiles_per_page x [tile_bytes]                            (as part of a state)
+    state           tile 0 .. recurrent_tiles-1    [tile_rows, head_dim] fp32, layer-major, then
+                                                   head, then rows of the head's [v, k] matrix
+                    then conv_tiles_per_layer tiles per KDA layer: its flat [window, 3*channels]
+                    window in the model's dtype, cut into tiles wherever they end
+
+Tile t of a state lies at
+``state_table[t // tiles_per_page] * page_bytes + (t % tiles_per_page) * tile_bytes``.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+import msgspec
+
+from milepost.errors import ConfigError
+from milepost.model_spec import KdaSpec, MlaSpec, ModelSpec
+
+__all__ = ["Layout", "PagedLayout", "paged_layout"]
+
+DEFAULT_BLOCK_SIZE = 64
+MAX_TILE_ROWS = 16
+RECURRENT_ITEMSIZE = 4  # the recurrent matrices are fp32 in every engine that keeps its accuracy
+
+
+class Layout(Protocol):
+    """What the allocator and the scheduler need to know of a layout."""
+
+    @property
+    def page_bytes(self) -> int:
+        """Bytes of a page, the allocator's only unit."""
+        ...
+
+    @property
+    def block_size(self) -> int:
+        """Tokens of a KV block."""
+        ...
+
+    @property
+    def pages_per_block(self) -> int:
+        """Pages that one KV block takes."""
+        ...
+
+    @property
+    def pages_per_state(self) -> int:
+        """Pages that one state takes."""
+        ...
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of a state's tiles, padding inside the last page not counted."""
+        ...
+
+    @property
+    def state_padding_bytes(self) -> int:
+        """Bytes of a state's pages that hold nothing."""
+        ...
+
+    def blocks_for(self, num_tokens: int) -> int:
+        """KV blocks that hold `num_tokens` tokens."""
+        ...
+
+
+class PagedLayout(msgspec.Struct, frozen=True, kw_only=True):
+    """The default layout; see the module's picture. Built by `paged_layout`."""
+
+    block_size: int
+    num_mla_layers: int
+    num_kda_layers: int
+    row_dim: int
+    kv_itemsize: int
+    num_heads: int
+    head_dim: int
+    tile_rows: int
+    conv_channels: int
+    conv_window: int
+    conv_itemsize: int
+
+    @property
+    def pages_per_block(self) -> int:
+        """Always 1: the page is the block."""
+        return 1
+
+    @property
+    def page_bytes(self) -> int:
+        """Bytes of `block_size` tokens of all MLA layers."""
+        return self.block_size * self.num_mla_layers * self.row_dim * self.kv_itemsize
+
+    @property
+    def tile_bytes(self) -> int:
+        """Bytes of `tile_rows` rows of one head's recurrent matrix."""
+        return self.tile_rows * self.head_dim * RECURRENT_ITEMSIZE
+
+    @property
+    def tiles_per_page(self) -> int:
+        """Tiles that a page holds; it divides without rest."""
+        return self.page_bytes // self.tile_bytes
+
+    @property
+    def recurrent_tiles_per_layer(self) -> int:
+        """Tiles of one KDA layer's recurrent matrices."""
+        return self.num_heads * (self.head_dim // self.tile_rows)
+
+    @property
+    def conv_bytes_per_layer(self) -> int:
+        """Bytes of one KDA layer's convolution window over q|k|v."""
+        return self.conv_window * self.conv_channels * self.conv_itemsize
+
+    @property
+    def conv_tiles_per_layer(self) -> int:
+        """Tiles of one KDA layer's convolution window."""
+        return math.ceil(self.conv_bytes_per_layer / self.tile_bytes)
+
+    @property
+    def state_tiles(self) -> int:
+        """Tiles of a whole state."""
+        return self.num_kda_layers * (self.recurrent_tiles_per_layer + self.conv_tiles_per_layer)
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of a whole state as its layers count them, padding not counted."""
+        recurrent = self.recurrent_tiles_per_layer * self.tile_bytes
+        return self.num_kda_layers * (recurrent + self.conv_bytes_per_layer)
+
+    @property
+    def pages_per_state(self) -> int:
+        """Pages that a state takes."""
+        return math.ceil(self.state_tiles / self.tiles_per_page)
+
+    @property
+    def state_padding_bytes(self) -> int:
+        """Bytes of a state's pages that hold nothing."""
+        return self.pages_per_state * self.page_bytes - self.state_bytes
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """Bytes of one token's rows in all MLA layers."""
+        return self.num_mla_layers * self.row_dim * self.kv_itemsize
+
+    def first_recurrent_tile(self, kda_index: int) -> int:
+        """Tile at which the `kda_index`-th KDA layer's recurrent matrices start."""
+        return kda_index * self.recurrent_tiles_per_layer
+
+    def first_conv_tile(self, kda_index: int) -> int:
+        """Tile at which the `kda_index`-th KDA layer's convolution window starts."""
+        recurrent = self.num_kda_layers * self.recurrent_tiles_per_layer
+        return recurrent + kda_index * self.conv_tiles_per_layer
+
+    def blocks_for(self, num_tokens: int) -> int:
+        """KV blocks that hold `num_tokens` tokens."""
+        return -(-num_tokens // self.block_size)
+
+
+def paged_layout(
+    spec: ModelSpec,
+    *,
+    block_size: int = DEFAULT_BLOCK_SIZE,
+    kv_itemsize: int = 2,
+    conv_itemsize: int = 2,
+    tensor_parallel: int = 1,
+) -> PagedLayout:
+    """Lay a model out in pages.
+
+    Args:
+        spec: the model.
+        block_size: tokens of a KV block.
+        kv_itemsize: bytes of a cached KV element (bf16: 2).
+        conv_itemsize: bytes of a convolution window's element (the model's dtype).
+        tensor_parallel: ranks that share the heads; the MLA latent is replicated on each.
+
+    Raises:
+        ConfigError: sizes that can't be laid out, with the limit and what to change.
+    """
+    kda, mla = spec.kda, spec.mla
+    if block_size < 1:
+        raise ConfigError(f"block_size must be at least 1. Given: {block_size}.")
+    if kda.num_heads % tensor_parallel:
+        raise ConfigError(
+            f"tensor_parallel must divide the {kda.num_heads} KDA heads. Given: {tensor_parallel}."
+        )
+    if not spec.mla_layers or not spec.kda_layers:
+        raise ConfigError(
+            "The paged layout needs at least one MLA and one KDA layer. "
+            f"Given: {len(spec.mla_layers)} MLA, {len(spec.kda_layers)} KDA."
+        )
+    num_heads = kda.num_heads // tensor_parallel
+    page_bytes = block_size * len(spec.mla_layers) * mla.row_dim * kv_itemsize
+    return PagedLayout(
+        block_size=block_size,
+        num_mla_layers=len(spec.mla_layers),
+        num_kda_layers=len(spec.kda_layers),
+        row_dim=mla.row_dim,
+        kv_itemsize=kv_itemsize,
+        num_heads=num_heads,
+        head_dim=kda.head_dim,
+        tile_rows=_tile_rows(kda, mla, page_bytes),
+        conv_channels=3 * num_heads * kda.head_dim,
+        conv_window=kda.conv_window,
+        conv_itemsize=conv_itemsize,
+    )
+
+
+def _tile_rows(kda: KdaSpec, mla: MlaSpec, page_bytes: int) -> int:
+    """Most rows, at most 16, whose tile divides both the page and the head's matrix."""
+    row_bytes = kda.head_dim * RECURRENT_ITEMSIZE
+    for rows in range(min(MAX_TILE_ROWS, kda.head_dim), 0, -1):
+        if kda.head_dim % rows == 0 and page_bytes % (rows * row_bytes) == 0:
+            return rows
+    raise ConfigError(
+        f"A page of {page_bytes} bytes can't be cut into rows of {row_bytes} bytes of the state "
+        f"(head_dim {kda.head_dim}, KV row {mla.row_dim}). Choose a block_size that makes it divide."
+    )

@@ -1,0 +1,1 @@
+"""Layers, model families and checkpoint loading."""

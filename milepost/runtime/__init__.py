@@ -1,0 +1,1 @@
+"""The half that computes: arena, batch to tensors, model runner, sampler."""

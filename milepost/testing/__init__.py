@@ -1,0 +1,1 @@
+"""Fakes and oracles that are shipped, for our tests and for yours."""

@@ -1,0 +1,244 @@
+"""Plain data that crosses package borders: requests, step messages and outputs.
+
+A step is one schedule-run-update turn. The scheduler sends a `Batch`, an executor answers with a
+`BatchResult`; both hold numbers and ids only, so that any executor (model runner, simulator's cost
+model, scripted fake) can stand behind the same scheduler.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+
+import msgspec
+
+from milepost.errors import RequestError
+
+__all__ = [
+    "Batch",
+    "BatchResult",
+    "FinishReason",
+    "NewRequest",
+    "Request",
+    "RequestOutput",
+    "Row",
+    "RowResult",
+    "SamplingParams",
+    "TokenLogprobs",
+    "Usage",
+]
+
+MAX_LOGPROBS = 20
+MAX_STOP_STRINGS = 16
+
+
+class FinishReason(enum.Enum):
+    """Why a request ended. Every accepted request ends with exactly one of these."""
+
+    STOP = "stop"  # a stop token, the end-of-message token or a stop string
+    LENGTH = "length"  # max_tokens or the model's context length
+    ABORT = "abort"  # the client gave up
+    ERROR = "error"  # the request failed; RequestOutput.error says how
+
+
+class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How the tokens of one request are drawn; checked when built.
+
+    ``temperature == 0`` is greedy. ``top_k == 0``, ``top_p == 1`` and ``min_p == 0`` are off.
+    Penalties follow the field's usual definitions: repetition (CTRL, over prompt and output),
+    presence and frequency (OpenAI, over output only). ``logprobs`` is how many alternatives are
+    reported beside the drawn token, None for no log-probabilities at all.
+
+    Raises:
+        RequestError: a value is outside its range; ``param`` is the field.
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    seed: int | None = None
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    logprobs: int | None = None
+
+    def __post_init__(self) -> None:
+        _in_range("temperature", self.temperature, 0.0, 100.0)
+        _in_range("top_k", self.top_k, 0, 1 << 30)
+        _in_range("top_p", self.top_p, 0.0, 1.0)
+        if self.top_p == 0.0:
+            raise RequestError("top_p must be > 0. Given: 0. Use temperature 0 for greedy.", param="top_p")
+        _in_range("min_p", self.min_p, 0.0, 1.0)
+        _in_range("repetition_penalty", self.repetition_penalty, 1e-3, 100.0)
+        _in_range("presence_penalty", self.presence_penalty, -2.0, 2.0)
+        _in_range("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
+        if self.seed is not None:
+            _in_range("seed", self.seed, -(1 << 63), (1 << 63) - 1)
+        if self.max_tokens is not None:
+            _in_range("max_tokens", self.max_tokens, 1, 1 << 40)
+        if self.logprobs is not None:
+            _in_range("logprobs", self.logprobs, 0, MAX_LOGPROBS)
+        if len(self.stop) > MAX_STOP_STRINGS:
+            raise RequestError(
+                f"stop must hold at most {MAX_STOP_STRINGS} strings. Given: {len(self.stop)}.", param="stop"
+            )
+        if any(not text for text in self.stop):
+            raise RequestError("stop must not hold an empty string.", param="stop")
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the most probable token is always taken."""
+        return self.temperature == 0.0
+
+
+def _in_range(name: str, value: float, low: float, high: float) -> None:
+    # `not (low <= value <= high)` also refuses NaN.
+    if not (low <= value <= high):
+        raise RequestError(f"{name} must be between {low} and {high}. Given: {value}.", param=name)
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """One request as the control plane sees it: token ids and numbers, no text.
+
+    Attributes:
+        request_id: unique among the requests that are alive.
+        prompt_token_ids: the prompt, at least one token.
+        sampling: how tokens are drawn and when the request ends.
+        priority: lower runs earlier; equal priorities run first come, first served.
+        arrival_time: seconds on the engine's clock.
+        message_ends: token positions P (0 < P <= prompt length) at which a message of the prompt
+            ends, ascending: the natural places for snapshots. Empty when unknown.
+    """
+
+    request_id: str
+    prompt_token_ids: tuple[int, ...]
+    sampling: SamplingParams = SamplingParams()
+    priority: int = 0
+    arrival_time: float = 0.0
+    message_ends: tuple[int, ...] = ()
+
+
+class NewRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What an executor must know of a request, sent once with its first row.
+
+    After a preemption the request is not sent anew: its sampling state (penalty counts, seed
+    position) belongs to the tokens it has drawn, which a preemption keeps.
+    """
+
+    request_id: str
+    prompt_token_ids: tuple[int, ...]
+    sampling: SamplingParams
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """The part of one request that a step computes.
+
+    ``token_ids`` are the tokens at positions ``start .. start + len(token_ids) - 1``; KV and state
+    already hold exactly ``start`` tokens. The tables are live references that only grow while a
+    step runs: an executor reads them during `run` and keeps nothing.
+
+    Attributes:
+        request_id: whose tokens these are.
+        start: tokens computed before this step; 0 means that the state starts from zero.
+        token_ids: the tokens of this chunk, at least one.
+        block_table: page of each block; block i holds tokens i*block_size .. (i+1)*block_size-1.
+        state_table: page of each logical page of the state.
+        samples: whether the logits of the last token are drawn from. False for a chunk that
+            does not reach the last known token.
+        num_output_tokens: tokens the request has drawn before this step (the random draw's index).
+    """
+
+    request_id: str
+    start: int
+    token_ids: tuple[int, ...]
+    block_table: Sequence[int]
+    state_table: Sequence[int]
+    samples: bool
+    num_output_tokens: int = 0
+
+
+class Batch(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything an executor does in one step, in this order: forget, learn, scrub, run rows.
+
+    Attributes:
+        step: number of the step, counting from 0.
+        rows: one row per request at most.
+        new_requests: requests that appear in `rows` for the first time.
+        released: ids of requests that will not come again (finished, aborted, failed).
+        scrubs: KV pages to fill with zeros before anything runs.
+    """
+
+    step: int
+    rows: tuple[Row, ...]
+    new_requests: tuple[NewRequest, ...] = ()
+    released: tuple[str, ...] = ()
+    scrubs: tuple[int, ...] = ()
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that this step computes."""
+        return sum(len(row.token_ids) for row in self.rows)
+
+
+class TokenLogprobs(msgspec.Struct, frozen=True, kw_only=True):
+    """Log-probabilities (natural log, of the unmodified distribution) at one drawn token."""
+
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+class RowResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of one row: the drawn tokens, or why it failed.
+
+    ``token_ids`` is empty when the row did not sample. ``error`` is a sentence for the user; the
+    request then ends with `FinishReason.ERROR` and nothing that it wrote is reused.
+    """
+
+    request_id: str
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    error: str | None = None
+
+
+class BatchResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer to the `Batch` of the same step: one result per row, in any order."""
+
+    step: int
+    rows: tuple[RowResult, ...]
+
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
+    """Token counts of one request so far."""
+
+    prompt_tokens: int
+    output_tokens: int
+    cached_tokens: int = 0
+    num_preemptions: int = 0
+
+
+class RequestOutput(msgspec.Struct, frozen=True, kw_only=True):
+    """News of one request: what a step added. The last one carries `finish_reason`.
+
+    ``text`` is whole characters only and never part of a stop string. ``token_ids`` and
+    ``logprobs`` are the tokens drawn since the last output; text may lag behind them.
+    """
+
+    request_id: str
+    text: str = ""
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    finish_reason: FinishReason | None = None
+    stop_reason: str | int | None = None
+    error: str | None = None
+    usage: Usage
+
+    @property
+    def finished(self) -> bool:
+        """Whether this is the request's last output."""
+        return self.finish_reason is not None
