@@ -5,6 +5,9 @@ move in step: token ids, which tell the structure (markers are ids, never text),
 which lags behind them (half a character, the start of a stop string) and ends before a stop string.
 `ReleasedText` joins them: it decodes the ids itself into characters and markers, in order, and hands
 them on as far as the engine's text has come.
+
+The engine looks for stop strings in all text that the model writes, tag names included, since it knows
+no chat form: with the stop string "think" a K3 reply ends where its thinking does.
 """
 
 from __future__ import annotations

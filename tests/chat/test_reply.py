@@ -197,6 +197,16 @@ def test_an_argument_that_is_not_its_type_keeps_its_text(k3_tokenizer: Tokenizer
     assert json.loads(call.arguments) == {"a": "12x"}
 
 
+def test_a_closing_tag_closes_what_was_left_open_inside(k3_tokenizer: Tokenizer) -> None:
+    message = {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": '{"a": "xy"}'}}]}
+    ids = list(written(XtmlEncoding(k3_tokenizer), message, False))
+    close, sep = k3_tokenizer.special("<|close|>"), k3_tokenizer.special("<|sep|>")
+    closing = [close, *k3_tokenizer.encode("argument"), sep]
+    at = next(i for i in range(len(ids)) if ids[i : i + len(closing)] == closing)
+    (call,) = parse(k3_tokenizer, ids[:at] + ids[at + len(closing) :]).tool_calls
+    assert json.loads(call.arguments) == {"a": "xy"}
+
+
 def test_unparsed_json_arguments_come_back_raw(k3_tokenizer: Tokenizer) -> None:
     message = {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{oops"}}]}
     (call,) = parse(k3_tokenizer, written(XtmlEncoding(k3_tokenizer), message, False)).tool_calls

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
+import socket
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -53,6 +55,19 @@ def test_lone_surrogates_become_replacement_characters(k3_tokenizer: Tokenizer) 
 def test_unnamed_special_ids_are_reserved(tmp_path: Path) -> None:
     tokenizer = load_tokenizer(write_tiktoken(tmp_path))
     assert tokenizer.special_name(FIRST_SPECIAL + 100) == f"<|reserved_token_{FIRST_SPECIAL + 100}|>"
+
+
+@pytest.mark.parametrize("write", [write_tiktoken, write_hf])
+def test_nothing_is_downloaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[Path], Path]
+) -> None:
+    def refuse(*_arguments: object, **_more: object) -> None:
+        raise AssertionError("a tokenizer opened a socket")
+
+    monkeypatch.setattr(socket, "socket", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    tokenizer = load_tokenizer(write(tmp_path))
+    assert tokenizer.decode(tokenizer.encode("hello world")) == "hello world"
 
 
 def test_chat_defaults_come_from_the_config(tmp_path: Path) -> None:
@@ -108,6 +123,21 @@ def test_pieces_cut_only_what_is_too_long() -> None:
     assert len(next(bounded_pieces("a " * MAX_PIECE_CHARS))) == MAX_PIECE_CHARS
 
 
+def test_no_token_reaches_across_a_cut(tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(write_tiktoken(tmp_path))
+    # "me" is a token; the cut falls between an "m" and its "e".
+    text = "e" + "me" * MAX_RUN_CHARS
+    ids = tokenizer.encode(text)
+    cut = sum(1 for _ in itertools.takewhile(lambda end: end <= MAX_RUN_CHARS, _ends(tokenizer, ids)))
+    assert tokenizer.decode(ids[:cut]) == text[:MAX_RUN_CHARS]
+    assert [tokenizer.token_bytes(token_id) for token_id in ids[cut - 1 : cut + 1]] == [b"m", b"e"]
+
+
+def _ends(tokenizer: Tokenizer, ids: list[int]) -> Iterator[int]:
+    """Where each token ends, in bytes."""
+    return itertools.accumulate(len(tokenizer.token_bytes(token_id)) for token_id in ids)
+
+
 @pytest.mark.parametrize("filler", ["a", " ", "\n", "的", " a", "\u0301"])
 def test_long_inputs_take_linear_time(k3_tokenizer: Tokenizer, filler: str) -> None:
     def seconds(length: int) -> float:
@@ -158,9 +188,11 @@ def _foreign_specials(folder: Path) -> None:
         (_foreign_specials, "belong to different models"),
     ],
 )
-def test_damaged_tiktoken_folders_are_refused(tmp_path: Path, damage: object, message: str) -> None:
+def test_damaged_tiktoken_folders_are_refused(
+    tmp_path: Path, damage: Callable[[Path], object], message: str
+) -> None:
     folder = write_tiktoken(tmp_path)
-    damage(folder)  # type: ignore[operator]
+    damage(folder)
     with pytest.raises(TokenizerError, match=message):
         load_tokenizer(folder)
 
@@ -183,8 +215,10 @@ def test_damaged_hf_files_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("write", [write_tiktoken, write_hf])
-def test_a_vocabulary_larger_than_the_model_is_the_wrong_tokenizer(tmp_path: Path, write: object) -> None:
-    folder = write(tmp_path)  # type: ignore[operator]
+def test_a_vocabulary_larger_than_the_model_is_the_wrong_tokenizer(
+    tmp_path: Path, write: Callable[[Path], Path]
+) -> None:
+    folder = write(tmp_path)
     size = FIRST_SPECIAL + 256
     assert load_tokenizer(folder, model_vocab_size=size).vocab_size == size
     with pytest.raises(TokenizerError, match=f"Wrong tokenizer.*{size} tokens.*{size - 1} rows"):

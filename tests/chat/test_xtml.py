@@ -77,7 +77,7 @@ def test_thinking_is_the_default_and_gives_every_assistant_turn_a_channel(
         user("a"),
         {"role": "assistant", "content": "b", "reasoning_content": "hm"},
         user("c"),
-        {"role": "assistant", "content": "d"},
+        {"role": "assistant", "content": "d", "reasoning_content": " \n"},
         user("e"),
     ]
     prompt = encoding.encode(conversation)

@@ -252,6 +252,13 @@ def test_wrong_usage_is_one_line(capsys: Capture, arguments: list[str], says: st
     assert says in error_line(capsys)
 
 
+def test_a_prompt_that_is_not_text_is_one_line(quiet_k3: Path, tmp_path: Path, capsys: Capture) -> None:
+    file = tmp_path / "prompt.txt"
+    file.write_bytes(b"the \xff road")
+    assert generate(quiet_k3, "--prompt-file", str(file)) == 2
+    assert "prompt.txt must be UTF-8 text" in error_line(capsys)
+
+
 def test_a_prompt_over_the_limit_is_one_line(quiet_k3: Path, capsys: Capture) -> None:
     assert generate(quiet_k3, "--prompt", "abcdefgh " * 100) == 2
     assert "at most 399 tokens" in error_line(capsys)
