@@ -77,13 +77,15 @@ class SequencePages:
     them, `release` gives all of them back and ends the life.
     """
 
-    __slots__ = ("_layout", "_lease", "_pool", "_unwritten", "block_table", "state_table")
+    __slots__ = ("_layout", "_lease", "_pool", "_room", "_unwritten", "block_table", "state_table")
 
     def __init__(self, owner: str, layout: Layout, pool: PagePool) -> None:
         self._layout = layout
         self._pool = pool
         self._lease = pool.open(owner)
         self._unwritten: list[int] = []
+        # Tokens that the pages held can hold: most steps need no new page and should cost nothing.
+        self._room = 0
         self.block_table = PageTable()
         self.state_table = PageTable()
 
@@ -99,7 +101,12 @@ class SequencePages:
 
     def lacking(self, num_tokens: int) -> int:
         """Pages still to be reserved before the sequence can hold `num_tokens` computed tokens."""
-        return max(0, sequence_pages(self._layout, num_tokens) - self._lease.num_pages)
+        if num_tokens <= self._room:
+            return 0
+        if not len(self.state_table):
+            return sequence_pages(self._layout, num_tokens)
+        blocks = self._layout.blocks_for(num_tokens)
+        return blocks * self._layout.pages_per_block - len(self.block_table)
 
     def tokens_within_reach(self) -> int:
         """Most computed tokens that the pages held now and all free pages could hold together."""
@@ -110,10 +117,9 @@ class SequencePages:
 
     def grow(self, num_tokens: int) -> bool:
         """Reserve what holding `num_tokens` computed tokens lacks: all of it, or False and nothing."""
-        lacking = self.lacking(num_tokens)
-        if lacking == 0:
+        if num_tokens <= self._room:
             return True
-        pages = self._pool.reserve(self._lease, lacking)
+        pages = self._pool.reserve(self._lease, self.lacking(num_tokens))
         if pages is None:
             return False
         first_block = 0
@@ -122,6 +128,7 @@ class SequencePages:
             self.state_table.extend(pages[:first_block])
         self.block_table.extend(pages[first_block:])
         self._unwritten.extend(pages)
+        self._room = self._layout.blocks_for(num_tokens) * self._layout.block_size
         return True
 
     def begin_step(self) -> None:

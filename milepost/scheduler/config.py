@@ -16,6 +16,9 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         max_model_len: most tokens of a request, prompt and output together.
         token_budget: most tokens that one step computes.
         max_num_seqs: most requests that run at the same time.
+        headroom: tokens by which each running request may grow on the pages that admission leaves
+            free. Without any, requests are admitted until the pool is full and then preempted as
+            they grow; with much, pages lie idle.
         stop_token_ids: tokens that end every reply, unless its request says ``ignore_eos``.
         vocab_size: prompt tokens must be smaller; None when the executor takes any.
 
@@ -26,6 +29,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     max_model_len: int
     token_budget: int = 2048
     max_num_seqs: int = 256
+    headroom: int = 64
     stop_token_ids: tuple[int, ...] = ()
     vocab_size: int | None = None
 
@@ -34,6 +38,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         _at_least("max_model_len", self.max_model_len, 2)
         _at_least("token_budget", self.token_budget, 1)
         _at_least("max_num_seqs", self.max_num_seqs, 1)
+        _at_least("headroom", self.headroom, 0)
         if self.vocab_size is not None:
             _at_least("vocab_size", self.vocab_size, 1)
 

@@ -262,22 +262,33 @@ class Scheduler:
     def _plan_waiting(self, step: _Step) -> None:
         """Admit waiting requests in order while everything that is known to be needed still fits.
 
-        Counted are all known tokens, not only the first chunk, of the newcomer and of those that
-        run already: otherwise prompts that can't all be held would be started only to be preempted.
+        Counted are all known tokens and the headroom to grow by, not only the first chunk, of the
+        newcomer and of those that run already: otherwise what can't all be held would be started
+        only to be preempted. When nobody runs the first is admitted in any case: its known tokens
+        fit, and its growth ends at the pool's limit.
         """
-        promised = sum(_pages(running).lacking(len(running.tokens)) for running in self._running)
+        promised: int | None = None
         while step.budget and len(self._running) < self._config.max_num_seqs:
             sequence = self._waiting.peek()
             if sequence is None:
                 return
-            need = sequence_pages(self._layout, len(sequence.tokens))
-            if promised + need > self._pool.num_free:
+            need = sequence_pages(self._layout, self._foreseen(sequence))
+            if self._running and need > self._pool.num_free:
+                return
+            if promised is None:
+                # Summed only when it decides: it is the one cost that grows with those that run.
+                promised = sum(_pages(running).lacking(self._foreseen(running)) for running in self._running)
+            if self._running and promised + need > self._pool.num_free:
                 return
             self._waiting.pop()
             sequence.pages = SequencePages(sequence.request_id, self._layout, self._pool)
             insort(self._running, sequence, key=_order)
             step.take(sequence, self._reserve_chunk(sequence, step.budget))
             promised += need - sequence.pages.num_pages
+
+    def _foreseen(self, sequence: Sequence) -> int:
+        """Tokens that admission makes room for: the known ones, and headroom as far as it can be used."""
+        return min(len(sequence.tokens) + self._config.headroom, sequence.last_computed)
 
     def _reserve_chunk(self, sequence: Sequence, budget: int) -> int:
         """Reserve pages for the longest chunk that budget and free pages allow; its tokens, maybe 0."""

@@ -71,6 +71,11 @@ class Sequence:
         return len(self.tokens) - self.num_computed
 
     @property
+    def last_computed(self) -> int:
+        """Most tokens that it can ever have computed: the last one drawn needs no computing."""
+        return self.length_limit - 1
+
+    @property
     def num_output_tokens(self) -> int:
         """Tokens drawn so far."""
         return len(self.tokens) - len(self.request.prompt_token_ids)

@@ -64,6 +64,7 @@ class World:
         token_budget: int = 16,
         max_num_seqs: int = 8,
         max_model_len: int = 1000,
+        headroom: int = 0,
         stop_token_ids: tuple[int, ...] = (),
     ) -> None:
         self.layout = SmallLayout(block_size=block_size, pages_per_state=pages_per_state)
@@ -72,6 +73,7 @@ class World:
             max_model_len=max_model_len,
             token_budget=token_budget,
             max_num_seqs=max_num_seqs,
+            headroom=headroom,
             stop_token_ids=stop_token_ids,
         )
         self.scheduler = Scheduler(self.config, self.layout, self.pool)

@@ -135,6 +135,30 @@ def test_the_lowest_priority_is_preempted_before_the_latest_arrival() -> None:
     assert world.finished["low"].usage.num_preemptions >= 1
 
 
+@pytest.mark.parametrize(("headroom", "preempted"), [(0, True), (8, False)])
+def test_headroom_admits_only_what_can_grow(headroom: int, preempted: bool) -> None:
+    """Two requests fit as they are and not as they will be: together with preemption, or one by one."""
+    world = World(num_pages=9, block_size=2, pages_per_state=1, token_budget=64, headroom=headroom)
+    world.add(request("a", prompt_of(4), 8), request("b", prompt_of(4, 1), 8))
+    world.run()
+    assert (world.scheduler.stats().preemptions > 0) is preempted
+    assert world.scheduler.stats().computed_tokens == 22 or preempted
+
+
+def test_headroom_that_can_never_be_used_keeps_nobody_waiting() -> None:
+    world = World(num_pages=1 + 2 * 4, block_size=4, pages_per_state=2, headroom=1000)
+    world.add(request("a", prompt_of(6), 2), request("b", prompt_of(6, 1), 3))
+    assert [name for name, _, _ in rows_of(world.step())] == ["a", "b"]
+    world.run()
+
+
+def test_with_nobody_running_the_first_is_admitted_whatever_the_headroom() -> None:
+    world = World(num_pages=1 + 4, block_size=4, pages_per_state=2, headroom=1000)
+    world.add(request("a", prompt_of(8), None), request("b", prompt_of(8, 1), None))
+    world.run()
+    assert [len(world.output[name]) for name in "ab"] == [1, 1]
+
+
 def test_r79_a_preempted_request_starts_from_a_zero_state_and_draws_no_token_twice() -> None:
     """R79: preempt in the middle of decoding, resume, compare with the run that was never disturbed."""
     world = World(num_pages=9, block_size=2, pages_per_state=1, token_budget=64)
@@ -402,7 +426,14 @@ def test_empty_prompts_and_ids_that_are_alive_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "field", [{"max_model_len": 1}, {"token_budget": 0}, {"max_num_seqs": 0}, {"vocab_size": 0}]
+    "field",
+    [
+        {"max_model_len": 1},
+        {"token_budget": 0},
+        {"max_num_seqs": 0},
+        {"headroom": -1},
+        {"vocab_size": 0},
+    ],
 )
 def test_config_values_out_of_range_are_refused_by_name(field: dict[str, int]) -> None:
     with pytest.raises(ConfigError, match=f"{next(iter(field))} must be at least"):

@@ -50,6 +50,7 @@ class RandomLives(RuleBasedStateMachine):
         token_budget=st.sampled_from([5, 1, 2, 3, 8, 64]),
         max_num_seqs=st.integers(1, 5),
         max_model_len=st.sampled_from([500, 16, 500, 9, 500, 2]),
+        headroom=st.sampled_from([0, 1, 0, 5, 64]),
     )
     def build(
         self,
@@ -59,6 +60,7 @@ class RandomLives(RuleBasedStateMachine):
         token_budget: int,
         max_num_seqs: int,
         max_model_len: int,
+        headroom: int,
     ) -> None:
         self.world = World(
             num_pages=num_pages,
@@ -67,7 +69,7 @@ class RandomLives(RuleBasedStateMachine):
             token_budget=token_budget,
             max_num_seqs=max_num_seqs,
             max_model_len=max_model_len,
-            stop_token_ids=(),
+            headroom=headroom,
         )
 
     @rule(
@@ -175,7 +177,7 @@ def test_random_lives() -> None:
     run_state_machine_as_test(
         RandomLives,
         settings=settings(
-            max_examples=400,
+            max_examples=600,
             stateful_step_count=60,
             derandomize=True,
             database=None,
