@@ -20,16 +20,11 @@ from typing import Any
 import msgspec
 import torch
 
-from milepost.chat import (
-    ChatEncoding,
-    Reply,
-    ReplyDelta,
-    ReplyParser,
-    Tokenizer,
-    chat_encoding,
-    load_tokenizer,
-)
-from milepost.chat.reply import collect_reply
+from milepost.chat.encoding import ChatEncoding
+from milepost.chat.families import chat_encoding
+from milepost.chat.reply import Reply, ReplyDelta, ReplyParser, collect_reply
+from milepost.chat.tokenizer import Tokenizer
+from milepost.chat.tokenizer_folder import load_tokenizer
 from milepost.config import EngineConfig, ResolvedConfig, resolve
 from milepost.config_json import read_model_spec
 from milepost.engine.engine import Engine
@@ -39,7 +34,7 @@ from milepost.kernels.ops import load_ops
 from milepost.memory.layout import PagedLayout, paged_layout
 from milepost.memory.pool import PagePool
 from milepost.model_spec import ModelSpec
-from milepost.models.loader import load_model
+from milepost.models.loader import load_model, weight_bytes
 from milepost.models.weights import Progress
 from milepost.runtime.dtypes import torch_dtype
 from milepost.runtime.model_runner import ModelRunner
@@ -102,13 +97,10 @@ def load_engine(config: EngineConfig, *, progress: Progress | None = None) -> Lo
     tokenizer = load_tokenizer(folder, model_vocab_size=spec.vocab_size)
     encoding = chat_encoding(spec.family.value, tokenizer)
     layout = paged_layout(spec, **config.layout_options())
-    # A first time to refuse what can't fit; the default arena is sized once the weights are in.
-    resolved = resolve(config, spec, layout)
+    dtype = torch_dtype(config.resolved_dtype)
+    resolved = resolve(config, spec, layout, weight_bytes=weight_bytes(spec, dtype))
     torch.set_num_threads(resolved.threads)
-    model = load_model(
-        folder, dtype=torch_dtype(resolved.dtype), ops=load_ops(resolved.kernels), progress=progress
-    )
-    resolved = resolve(config, spec, layout)
+    model = load_model(folder, dtype=dtype, ops=load_ops(resolved.kernels), progress=progress)
     scheduler = Scheduler(
         SchedulerConfig(
             max_model_len=resolved.max_model_len,
@@ -312,7 +304,7 @@ class LLM:
         Args:
             messages: OpenAI-style messages.
             sampling: how tokens are drawn and when the reply ends.
-            form: the other arguments of `milepost.chat.ChatEncoding.encode`, such as ``thinking=True``.
+            form: the other arguments of `ChatEncoding.encode`, such as ``thinking=True``.
 
         Raises:
             RequestError, ExecutionError: as `generate`.

@@ -1,26 +1,5 @@
 """Tokenizers, chat encodings, and parsers of replies.
 
-Start from `load_tokenizer` and `chat_encoding`.
+Start from `milepost.chat.tokenizer_folder.load_tokenizer` and `milepost.chat.families.chat_encoding`.
+The package itself imports nothing: the command line uses its plain data without loading tokenizers.
 """
-
-from milepost.chat.encoding import ChatEncoding, EncodedPrompt
-from milepost.chat.families import chat_encoding
-from milepost.chat.messages import Message, Role, ToolCall
-from milepost.chat.reply import Reply, ReplyDelta, ReplyParser, collect_reply
-from milepost.chat.tokenizer import Tokenizer
-from milepost.chat.tokenizer_folder import load_tokenizer
-
-__all__ = [
-    "ChatEncoding",
-    "EncodedPrompt",
-    "Message",
-    "Reply",
-    "ReplyDelta",
-    "ReplyParser",
-    "Role",
-    "Tokenizer",
-    "ToolCall",
-    "chat_encoding",
-    "collect_reply",
-    "load_tokenizer",
-]

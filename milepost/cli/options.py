@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 import msgspec
 
+from milepost.cli.shipped_model import SHIPPED_MODEL_NAME, shipped_model
 from milepost.cli.terminal import progress_bar
 from milepost.config import DTYPES, KERNELS, EngineConfig
-from milepost.shipped_model import SHIPPED_MODEL_NAME, shipped_model
 from milepost.types import SamplingParams
 
 if TYPE_CHECKING:

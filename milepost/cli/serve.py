@@ -98,4 +98,4 @@ def _services(loaded: LoadedEngine, engine: AsyncEngine) -> Services:
 
 
 def _announce(address: str) -> None:
-    notes().print(f"Milepost answers at {address}/v1. Ctrl-C ends it.", markup=False)
+    notes().print(f"Milepost answers at {address}/v1 (Ctrl-C ends it).", markup=False)

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from milepost.chat import Tokenizer, load_tokenizer
+from milepost.chat.tokenizer import Tokenizer
+from milepost.chat.tokenizer_folder import load_tokenizer
 
 WORDS = (
     *("message", " role", '="', "user", "system", "assistant", "tool", "response", "think", " type", " the"),

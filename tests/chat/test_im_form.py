@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from milepost.chat import Tokenizer, chat_encoding
+from milepost.chat.families import chat_encoding
+from milepost.chat.tokenizer import Tokenizer
 from milepost.errors import ConfigError, RequestError
 from milepost.types import RequestOutput, Usage
 

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from milepost.chat import Reply, Tokenizer, collect_reply
+from milepost.chat.reply import Reply, collect_reply
+from milepost.chat.tokenizer import Tokenizer
 from milepost.chat.xtml import XtmlEncoding
 from milepost.types import FinishReason, RequestOutput, Usage
 from tests.chat.conftest import K3_SPECIALS

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from milepost.chat import Tokenizer, load_tokenizer
 from milepost.chat.text_pieces import MAX_PIECE_CHARS, MAX_RUN_CHARS, bounded_pieces
+from milepost.chat.tokenizer import Tokenizer
+from milepost.chat.tokenizer_folder import load_tokenizer
 from milepost.errors import TokenizerError
 from tests.chat.conftest import K3_SPECIALS, pieces, write_hf, write_tiktoken
 

@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from milepost.chat import EncodedPrompt, Tokenizer, chat_encoding
+from milepost.chat.encoding import EncodedPrompt
+from milepost.chat.families import chat_encoding
+from milepost.chat.tokenizer import Tokenizer
 from milepost.chat.xtml import XtmlEncoding
 from milepost.errors import RequestError, TokenizerError
 from tests.chat.conftest import K3_SPECIALS
@@ -96,7 +98,7 @@ def test_the_models_default_for_thinking_is_followed(k3_tokenizer: Tokenizer) ->
         def __init__(self, thinking: object) -> None:
             self.chat_defaults = {"thinking": thinking}
 
-        def __getattr__(self, name: str) -> Any:  # noqa: ANN401  # stands in for any member
+        def __getattr__(self, name: str) -> Any:  # stands in for any member
             return getattr(k3_tokenizer, name)
 
     encoding = XtmlEncoding(Quiet(False))

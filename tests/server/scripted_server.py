@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from openai import OpenAI
 
-from milepost.chat import chat_encoding
+from milepost.chat.families import chat_encoding
 from milepost.engine.async_engine import AsyncEngine
 from milepost.engine.engine import Engine
 from milepost.memory.layout import PagedLayout

@@ -11,4 +11,4 @@ SHIPPED_MODEL_NAME = "milepost-toy-k3"
 
 def shipped_model() -> Path:
     """Folder of the shipped checkpoint, in a source tree and in an installed package alike."""
-    return Path(__file__).parent / "assets" / SHIPPED_MODEL_NAME
+    return Path(__file__).parents[1] / "assets" / SHIPPED_MODEL_NAME
