@@ -14,14 +14,17 @@ import os
 import threading
 import types
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import numba
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["PARALLEL_WORK", "Array", "Kernel", "arrays"]
+__all__ = ["PARALLEL_WORK", "Array", "Kernel", "arrays", "subroutine"]
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 Array = NDArray[Any]
 """An operand of a compiled loop: a tensor's memory, of any float or integer dtype."""
@@ -71,7 +74,7 @@ class Kernel:
         self._function = function
         self._compiled: dict[bool, Callable[..., None]] = {}
 
-    def __call__(self, work: int, *args: Array | int) -> None:
+    def __call__(self, work: int, *args: Array | float) -> None:
         """Run the kernel.
 
         Args:
@@ -88,7 +91,7 @@ class Kernel:
         else:
             self._run(False, args)
 
-    def _run(self, parallel: bool, args: tuple[Array | int, ...]) -> None:
+    def _run(self, parallel: bool, args: tuple[Array | float, ...]) -> None:
         compiled = self._compiled.get(parallel)
         if compiled is None:
             compiled = self._compiled[parallel] = _compile(self._function, parallel, cache=True)
@@ -98,6 +101,14 @@ class Kernel:
             # The code compiled, but could not be saved (full or read-only disk); it has not run yet.
             compiled = self._compiled[parallel] = _compile(self._function, parallel, cache=False)
             compiled(*args)
+
+
+def subroutine(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Decorate a part of a kernel of the same module: it is compiled with and into the kernel."""
+    compiled: Callable[_P, _R] = numba.njit(fastmath=set(_FASTMATH), nogil=True, error_model="numpy")(
+        function
+    )
+    return compiled
 
 
 def arrays(*tensors: Tensor) -> tuple[Array, ...]:

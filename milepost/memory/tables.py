@@ -103,7 +103,10 @@ class SequencePages:
         """Pages still to be reserved before the sequence can hold `num_tokens` computed tokens."""
         if num_tokens <= self._room:
             return 0
-        return max(0, sequence_pages(self._layout, num_tokens) - self._lease.num_pages)
+        if not len(self.state_table):
+            return sequence_pages(self._layout, num_tokens)
+        blocks = self._layout.blocks_for(num_tokens)
+        return blocks * self._layout.pages_per_block - len(self.block_table)
 
     def tokens_within_reach(self) -> int:
         """Most computed tokens that the pages held now and all free pages could hold together."""

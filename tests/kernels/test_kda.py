@@ -200,17 +200,14 @@ def test_the_plan_covers_every_token_once_in_order(slab_tokens: int) -> None:
     for slab in plan.slabs:
         for scan in slab.scans:
             bucket = slab.buckets[scan.bucket]
-            for piece, row in zip(range(scan.begin, scan.end), scan.rows.tolist(), strict=True):
-                real = (
-                    ~bucket.padding[piece]
-                    if bucket.padding is not None
-                    else torch.ones(bucket.size, dtype=torch.bool)
-                )
-                tokens = bucket.index[piece][real].tolist()
-                assert tokens[0] > upto.get(row, -1)
+            of_rows = range(len(lengths)) if scan.rows is None else scan.rows.tolist()
+            for (begin, length), row in zip(bucket.spans[scan.begin : scan.end], of_rows, strict=True):
+                tokens = list(range(begin, begin + length))
+                assert length <= bucket.size
+                assert begin > upto.get(row, -1)
                 assert all(rows.row_ids()[tokens] == plan.chunk_rows[row])
-                positions = rows.positions()[tokens]
-                assert len({p // CHUNK for p in positions.tolist()}) == 1, "a piece crosses the chunk grid"
+                chunks = {position // CHUNK for position in rows.positions()[tokens].tolist()}
+                assert len(chunks) == 1, "a piece crosses the chunk grid"
                 upto[row] = tokens[-1]
                 seen.extend(tokens)
     assert sorted(seen) == list(range(rows.num_tokens))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 import pytest
 import torch
 from torch import Tensor
@@ -149,8 +151,10 @@ def test_logits_of_a_wrong_shape_are_the_models_fault(layout: PagedLayout) -> No
 
 def test_a_closed_runner_says_so(layout: PagedLayout) -> None:
     runner = runner_of(layout)
+    arena = weakref.ref(runner.arena)
     runner.close()
     runner.close()
+    assert arena() is None  # nothing else holds the memory
     with pytest.raises(EngineStoppedError, match="closed"):
         runner.run(Batch(step=0, rows=()))
 

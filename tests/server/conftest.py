@@ -2,34 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 
 import pytest
 from openai import OpenAI
 
-from tests.server.scripted_server import ServedEngine
-
-
-def serving() -> Iterator[ServedEngine]:
-    served = ServedEngine()
-    try:
-        yield served
-    finally:
-        served.stop()
-        asyncio.run(served.engine.stop())
+from tests.server.scripted_server import ServedEngine, serving
 
 
 @pytest.fixture
 def served() -> Iterator[ServedEngine]:
     """A server of one's own."""
-    yield from serving()
+    with serving() as served:
+        yield served
 
 
 @pytest.fixture(scope="session")
 def shared() -> Iterator[ServedEngine]:
     """One server for all the tests that leave nothing behind."""
-    yield from serving()
+    with serving() as served:
+        yield served
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import signal
@@ -9,7 +10,8 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from openai import OpenAI
@@ -214,3 +216,14 @@ class ServedEngine:
         """Wait until the server has returned."""
         self._thread.join(20)
         assert not self._thread.is_alive()
+
+
+@contextmanager
+def serving() -> Iterator[ServedEngine]:
+    """A server that is shut down at the end."""
+    served = ServedEngine()
+    try:
+        yield served
+    finally:
+        served.stop()
+        asyncio.run(served.engine.stop())

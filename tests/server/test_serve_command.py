@@ -98,8 +98,8 @@ def client(served: Served) -> Iterator[OpenAI]:
 
 
 def complete(client: OpenAI, **options: Any) -> Any:
-    options = {"model": MODEL, "prompt": "the road and the mile", "max_tokens": 12} | options
-    return client.completions.create(**options, extra_body={"ignore_eos": True})
+    asked: Any = {"model": MODEL, "prompt": "the road and the mile", "max_tokens": 12} | options
+    return client.completions.create(**asked, extra_body={"ignore_eos": True})
 
 
 def test_streamed_chat_is_the_whole_chat(client: OpenAI) -> None:
