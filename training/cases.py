@@ -1,8 +1,8 @@
 """Dialogues with checkable answers, made from seeds alone: the tasks of training and of evaluation.
 
 This module needs neither torch nor a model, so that a serving engine can be asked exactly what
-``training/evaluate.py`` asks: a :class:`Case` is a list of chat messages, the string that a greedy answer must equal,
-and how many tokens lie between the fact and the question.
+``training/evaluate.py`` asks: a :class:`Case` is a list of chat messages, the string that a greedy answer
+must equal, and how many tokens lie between the fact and the question.
 """
 
 from collections.abc import Callable, Sequence
@@ -55,7 +55,10 @@ class Relation:
         """Draw a fact whose key is not ``taken`` yet, and take it."""
         for _ in range(1000):
             key = self.draw_key(rng)
-            statement, question = self.statement.format(key=key, value="{value}"), self.question.format(key=key)
+            statement, question = (
+                self.statement.format(key=key, value="{value}"),
+                self.question.format(key=key),
+            )
             if question not in taken:
                 taken.add(question)
                 value = self.draw_value(rng)
@@ -81,9 +84,15 @@ def _choose(options: Sequence[str]) -> Callable[[Random], str]:
 
 CODE = Relation("The code for {key} is {value}.", "What is the code for {key}?", _key, _digits)
 LONG_CODE = Relation("The code for {key} is {value}.", "What is the code for {key}?", _long_key, _digits)
-HOME = Relation("{key} lives in {value}.", "Where does {key} live?", _choose(words.NAMES), _choose(words.CITIES))
-PLACE = Relation("The {key} is in the {value}.", "Where is the {key}?", _choose(words.OBJECTS), _choose(words.ROOMS))
-PET = Relation("{key} has a {value}.", "Which animal does {key} have?", _choose(words.NAMES), _choose(words.ANIMALS))
+HOME = Relation(
+    "{key} lives in {value}.", "Where does {key} live?", _choose(words.NAMES), _choose(words.CITIES)
+)
+PLACE = Relation(
+    "The {key} is in the {value}.", "Where is the {key}?", _choose(words.OBJECTS), _choose(words.ROOMS)
+)
+PET = Relation(
+    "{key} has a {value}.", "Which animal does {key} have?", _choose(words.NAMES), _choose(words.ANIMALS)
+)
 RELATIONS = (CODE, LONG_CODE, HOME, PLACE, PET)
 
 
@@ -112,10 +121,10 @@ def distractor(rng: Random) -> str:
 
 
 def recall_case(rng: Random, distance: int, count_tokens: CountTokens, keys: int = 4) -> Case:
-    """Tell ``keys`` codes, one of them asked for at the end, with ``distance`` tokens of other text in between.
+    """Tell ``keys`` codes and ask for one of them after ``distance`` tokens of other text.
 
-    The other text is distractor sentences in several user turns; the remaining codes are spread around the asked one
-    and through the distractors.
+    The other text is distractor sentences in several user turns; the remaining codes are spread around the
+    asked one and through the distractors.
     """
     taken: set[str] = set()
     facts = [CODE.draw(rng, taken) for _ in range(keys)]
@@ -128,8 +137,10 @@ def recall_case(rng: Random, distance: int, count_tokens: CountTokens, keys: int
     return Case("recall", tuple(messages), asked.answer, distance)
 
 
-def _distractor_turns(rng: Random, distance: int, count_tokens: CountTokens, extra: list[str]) -> list[Message]:
-    """Turns of together about ``distance`` tokens (within one sentence), the ``extra`` statements among them."""
+def _distractor_turns(
+    rng: Random, distance: int, count_tokens: CountTokens, extra: list[str]
+) -> list[Message]:
+    """User turns of about ``distance`` tokens together, with the ``extra`` statements among them."""
     sentences = list(extra)
     total = sum(count_tokens(sentence) for sentence in sentences)
     while total < distance:

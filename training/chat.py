@@ -9,7 +9,7 @@ from training.tokenizer import ToyTokenizer
 
 @dataclass
 class Rendered:
-    """Token ids; ``answers`` are the half-open ranges that an assistant must produce, closing markers included."""
+    """Token ids; ``answers`` are the half-open ranges that an assistant says, closing markers included."""
 
     ids: list[int]
     answers: list[tuple[int, int]]

@@ -6,7 +6,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class ToyConfig:
-    """Kimi K3's architecture at about 1/600,000 of its parameters; field names are those of ``text_config``."""
+    """Kimi K3's architecture at a millionth of its size; field names are mostly those of ``text_config``."""
 
     hidden_size: int = 128
     num_hidden_layers: int = 9
@@ -32,7 +32,7 @@ class ToyConfig:
     kda_num_heads: int = 4
     kda_head_dim: int = 32
     a_log_size: int = 8
-    """K3 stores ``A_log`` longer than its heads (128 for 96), and so does this model; only the first entries count."""
+    """K3 stores ``A_log`` longer than its heads (128 for 96), and so does this model; the rest is unused."""
     short_conv_kernel_size: int = 4
     gate_lower_bound: float = -5.0
     full_attn_layers: tuple[int, ...] = field(default=(4, 8, 9))

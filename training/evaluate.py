@@ -2,8 +2,8 @@
 
 ``python -m training.evaluate assets/milepost-toy-k3``
 
-A greedy answer equals the expected one if and only if every expected token, the closing markers included, is the most
-likely one given those before it. So one forward pass over prompt and answer decides a case, and no sampling is needed.
+A greedy answer equals the expected one if and only if every expected token, the closing markers included, is
+the most likely one given those before it. So one forward pass over prompt and answer decides a case.
 """
 
 import argparse

@@ -22,7 +22,7 @@ _NUM_SHARDS = 2
 
 
 def checkpoint_tensors(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Turn module parameters into what K3's files hold: packed experts, a few F32 tensors, BF16 for the rest."""
+    """Turn parameters into what K3's files hold: packed experts, a few F32 tensors, BF16 for the rest."""
     tensors = {}
     for name, value in state.items():
         if ".experts." in name:
@@ -52,7 +52,7 @@ def write_checkpoint(state: dict[str, Tensor], config: ToyConfig, tokenizer_fold
     """Write every file of the checkpoint folder ``out``."""
     out.mkdir(parents=True, exist_ok=True)
     shards = _split(checkpoint_tensors(state))
-    weight_map = {}
+    weight_map: dict[str, str] = {}
     for number, shard in enumerate(shards, start=1):
         file = f"model-{number:05}-of-{len(shards):05}.safetensors"
         save_file(shard, out / file, metadata={"format": "pt"})
@@ -64,7 +64,10 @@ def write_checkpoint(state: dict[str, Tensor], config: ToyConfig, tokenizer_fold
     )
     _write_json(out / "config.json", config.to_json())
     end_of_message = config.base_vocab_size + 2
-    generation = {"eos_token_id": [end_of_message, end_of_message - 1], "max_length": config.max_position_embeddings}
+    generation = {
+        "eos_token_id": [end_of_message, end_of_message - 1],
+        "max_length": config.max_position_embeddings,
+    }
     _write_json(out / "generation_config.json", generation)
     for file in ("tiktoken.model", "tokenizer_config.json"):
         shutil.copyfile(tokenizer_folder / file, out / file)

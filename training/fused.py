@@ -1,19 +1,19 @@
 """Elementwise parts of the model with hand-derived gradients.
 
-On a CPU such operations cost memory passes, and autograd's own derivatives of their pieces make several times as many
-as needed. ``tests/training/test_fused.py`` checks each against finite differences.
+On a CPU such operations cost memory passes, and autograd's own derivatives of their pieces make several
+times as many as needed. ``tests/training/test_fused.py`` checks each against finite differences.
 """
-
-from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
+
+from training.autograd import Context, apply
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """``x * rsqrt(mean(x^2) + eps) * weight`` over the last dimension."""
-    out: Tensor = _RMSNorm.apply(x, weight, eps)
-    return out
+    return apply(_RMSNorm, x, weight, eps)
 
 
 def situ(gate: Tensor, up: Tensor, beta: float, linear_beta: float) -> Tensor:
@@ -21,20 +21,25 @@ def situ(gate: Tensor, up: Tensor, beta: float, linear_beta: float) -> Tensor:
 
     ``[b tanh(g / b) sigmoid(g)] * [l tanh(u / l)]`` with caps ``b`` on the gate and ``l`` on the up branch.
     """
-    out: Tensor = _SiTU.apply(gate, up, beta, linear_beta)
-    return out
+    return apply(_SiTU, gate, up, beta, linear_beta)
 
 
 def short_conv(x: Tensor, weight: Tensor) -> Tensor:
-    """Causal depthwise convolution, then SiLU: x [B, T, C], weight [C, W] -> [B, T, C]; the last tap is "now"."""
-    out: Tensor = _ShortConv.apply(x, weight)
-    return out
+    """Causal depthwise convolution, then SiLU; the last tap weighs the present token.
+
+    Args:
+        x: [B, T, C].
+        weight: [C, taps].
+
+    Returns:
+        [B, T, C].
+    """
+    return apply(_ShortConv, x, weight)
 
 
 def residual_mix(score: Tensor, eps: float, sources: list[Tensor]) -> Tensor:
-    """Softmax mix of ``sources`` [..., D] by their normalised products with ``score`` [D]; values stay raw."""
-    out: Tensor = _ResidualMix.apply(score, eps, *sources)
-    return out
+    """Mix ``sources`` [..., D] by the softmax of their normalised products with ``score`` [D]."""
+    return apply(_ResidualMix, score, eps, *sources)
 
 
 def _inverse_rms(x: Tensor, eps: float) -> Tensor:
@@ -45,13 +50,13 @@ def _inverse_rms(x: Tensor, eps: float) -> Tensor:
 
 class _RMSNorm(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    def forward(ctx: Context, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         inverse = _inverse_rms(x, eps)
         ctx.save_for_backward(x, weight, inverse)
         return (x * inverse).mul_(weight)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
+    def backward(ctx: Context, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
         x, weight, inverse = ctx.saved_tensors
         product = grads[0] * x
         grad_weight = inverse.reshape(1, -1) @ product.reshape(-1, x.shape[-1])
@@ -63,17 +68,17 @@ class _RMSNorm(torch.autograd.Function):
 
 class _SiTU(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, gate: Tensor, up: Tensor, beta: float, linear_beta: float) -> Tensor:
+    def forward(ctx: Context, gate: Tensor, up: Tensor, beta: float, linear_beta: float) -> Tensor:
         tanh_gate, sigmoid = (gate / beta).tanh_(), torch.sigmoid(gate)
         tanh_up = (up / linear_beta).tanh_()
         ctx.save_for_backward(tanh_gate, sigmoid, tanh_up)
-        ctx.caps = (beta, linear_beta)
+        ctx.constants = (beta, linear_beta)
         return (tanh_gate * sigmoid).mul_(tanh_up).mul_(beta * linear_beta)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None]:
+    def backward(ctx: Context, *grads: Tensor) -> tuple[Tensor, Tensor, None, None]:
         tanh_gate, sigmoid, tanh_up = ctx.saved_tensors
-        beta, linear_beta = ctx.caps
+        beta, linear_beta = ctx.constants
         through = grads[0] * sigmoid
         # d/dg of b tanh(g / b) sigmoid(g) is sigmoid * [1 - tanh^2 + b tanh (1 - sigmoid)]
         slope = torch.addcmul(tanh_gate, tanh_gate, sigmoid, value=-1).mul_(beta)
@@ -86,16 +91,16 @@ class _SiTU(torch.autograd.Function):
 
 class _ShortConv(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+    def forward(ctx: Context, x: Tensor, weight: Tensor) -> Tensor:
         taps = weight.shape[1]
         total = x * weight[:, -1]
         for back in range(1, taps):
             total[:, back:].addcmul_(x[:, :-back], weight[:, taps - 1 - back])
         ctx.save_for_backward(x, weight, total)
-        return torch.nn.functional.silu(total)
+        return functional.silu(total)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
+    def backward(ctx: Context, *grads: Tensor) -> tuple[Tensor, Tensor]:
         x, weight, total = ctx.saved_tensors
         taps = weight.shape[1]
         grad = torch.ops.aten.silu_backward(grads[0], total)
@@ -111,7 +116,7 @@ class _ShortConv(torch.autograd.Function):
 
 class _ResidualMix(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, score: Tensor, eps: float, *sources: Tensor) -> Tensor:
+    def forward(ctx: Context, score: Tensor, eps: float, *sources: Tensor) -> Tensor:
         inverses = torch.stack([_inverse_rms(source, eps) for source in sources])
         dots = torch.stack([(source @ score).unsqueeze(-1) for source in sources])
         shares = (dots * inverses).softmax(0)  # [m, ..., 1]
@@ -122,7 +127,7 @@ class _ResidualMix(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Context, *grads: Tensor) -> tuple[Tensor | None, ...]:
         score, inverses, dots, shares, *sources = ctx.saved_tensors
         grad, dim = grads[0], score.shape[0]
         grad_shares = torch.stack([(grad * source).sum(-1, keepdim=True) for source in sources])

@@ -7,17 +7,19 @@ Per head and token, with a state ``S`` of shape [K, V] (all in float32)::
     S <- S + k c^T
     o  = S^T q
 
-Inside a chunk of C tokens the corrections solve a C x C triangular system (the "UT transform"), so that a chunk maps
-the state affinely: ``S_out = transition @ S_in + update``. Everything but that recurrence over chunks is batched.
+Inside a chunk of C tokens the corrections solve a C x C triangular system (the "UT transform"), so that a
+chunk maps the state affinely: ``S_out = transition @ S_in + update``. Everything but that recurrence over
+chunks is batched.
 """
-
-from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
+
+from training.autograd import Context, apply
 
 CHUNK = 16
-"""Tokens per chunk. K3 bounds ``g`` below by -5 a token, so exponents offset by the middle stay within e^40."""
+"""Tokens per chunk. K3's ``g`` is above -5 a token, so exponents offset by the middle stay within e^40."""
 
 
 def recurrent_kda(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor) -> Tensor:
@@ -66,7 +68,7 @@ def chunk_kda(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, chunk: i
     k_end = (k_fall * (end - middle).exp()).mT  # [N, B * H, K, C]
 
     transition = torch.diag_embed(end.squeeze(-2).exp()) - k_end @ w
-    states: Tensor = _AffineScan.apply(transition, k_end @ u)
+    states = apply(_AffineScan, transition, k_end @ u)
     out = (q_rise * from_start) @ states + scores @ (u - w @ states)
     return _from_chunks(out, batch)[:, :length]
 
@@ -76,7 +78,7 @@ def _to_chunks(x: Tensor, chunk: int) -> Tensor:
     batch, length, heads, dim = x.shape
     padding = -length % chunk
     if padding:
-        x = torch.nn.functional.pad(x, (0, 0, 0, 0, 0, padding))
+        x = functional.pad(x, (0, 0, 0, 0, 0, padding))
     chunks = x.reshape(batch, -1, chunk, heads, dim)
     return chunks.permute(1, 0, 3, 2, 4).reshape(-1, batch * heads, chunk, dim)
 
@@ -100,10 +102,10 @@ def _unit_lower_inverse(lower: Tensor) -> Tensor:
 
 
 class _AffineScan(torch.autograd.Function):
-    """``S[n+1] = A[n] @ S[n] + B[n]`` from ``S[0] = 0`` along dimension 0; returns the state *before* each chunk."""
+    """``S[n+1] = A[n] @ S[n] + B[n]`` from ``S[0] = 0`` on; returns the state *before* each chunk."""
 
     @staticmethod
-    def forward(ctx: Any, transition: Tensor, update: Tensor) -> Tensor:
+    def forward(ctx: Context, transition: Tensor, update: Tensor) -> Tensor:
         """Args: transition [N, M, K, K], update [N, M, K, V]. Returns [N, M, K, V]."""
         states = torch.zeros_like(update)
         for n in range(len(update) - 1):
@@ -112,7 +114,7 @@ class _AffineScan(torch.autograd.Function):
         return states
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
+    def backward(ctx: Context, *grads: Tensor) -> tuple[Tensor, Tensor]:
         """Run the adjoint recurrence backwards; the gradient of ``A`` is then one batched product."""
         transition, states = ctx.saved_tensors
         grad = grads[0].contiguous()

@@ -1,8 +1,8 @@
-"""The parts of a Kimi K3 decoder layer, except attention: norms, SiTU, feed-forward blocks, residual reads."""
+"""The parts of a Kimi K3 decoder layer, except attention: norms, feed-forward blocks, residual reads."""
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn import functional
 
 from training import fused
 from training.config import ToyConfig
@@ -23,7 +23,7 @@ class RMSNorm(nn.Module):
 
 
 class Linear(nn.Module):
-    """A bias-free projection; with ``compute_dtype`` bfloat16 its products are bfloat16 and its result float32."""
+    """A bias-free projection; ``compute_dtype`` is that of the products, the result is always float32."""
 
     compute_dtype = torch.float32
 
@@ -39,7 +39,7 @@ class Linear(nn.Module):
 def multiply(x: Tensor, weight: Tensor) -> Tensor:
     """[..., I] by [O, I] to [..., O], in :attr:`Linear.compute_dtype`."""
     dtype = Linear.compute_dtype
-    return F.linear(x.to(dtype), weight.to(dtype)).float()
+    return functional.linear(x.to(dtype), weight.to(dtype)).float()
 
 
 class GatedMLP(nn.Module):
@@ -54,12 +54,14 @@ class GatedMLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., D] -> [..., D]."""
-        out: Tensor = self.down_proj(fused.situ(self.gate_proj(x), self.up_proj(x), self.config.beta, self.config.linear_beta))
+        out: Tensor = self.down_proj(
+            fused.situ(self.gate_proj(x), self.up_proj(x), self.config.beta, self.config.linear_beta)
+        )
         return out
 
 
 class Expert(nn.Module):
-    """One routed expert's weights (``w1`` gate, ``w3`` up, ``w2`` down); :class:`LatentMoE` multiplies by them."""
+    """One routed expert's weights: ``w1`` gate, ``w3`` up, ``w2`` down; :class:`LatentMoE` uses them."""
 
     def __init__(self, config: ToyConfig) -> None:
         super().__init__()
@@ -77,14 +79,18 @@ class Router(nn.Module):
     def __init__(self, config: ToyConfig) -> None:
         super().__init__()
         self.config = config
-        self.weight = nn.Parameter(torch.randn(config.num_experts, config.hidden_size) * config.hidden_size**-0.5)
+        self.weight = nn.Parameter(
+            torch.randn(config.num_experts, config.hidden_size) * config.hidden_size**-0.5
+        )
         self.register_buffer("e_score_correction_bias", torch.zeros(config.num_experts))
         self.load = torch.zeros(config.num_experts)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """[N, D] -> expert ids [N, k] and weights [N, k] that sum to the scaling factor."""
-        scores = torch.sigmoid(F.linear(x, self.weight))
-        chosen = (scores.detach() + self.e_score_correction_bias).topk(self.config.num_experts_per_token).indices
+        scores = torch.sigmoid(functional.linear(x, self.weight))
+        chosen = (
+            (scores.detach() + self.e_score_correction_bias).topk(self.config.num_experts_per_token).indices
+        )
         weights = scores.gather(1, chosen)
         weights = weights / (weights.sum(1, keepdim=True) + 1e-20) * self.config.routed_scaling_factor
         if self.training:
@@ -131,11 +137,11 @@ class LatentMoE(nn.Module):
         tokens = order // chosen.shape[1]
         counts = torch.bincount(chosen.flatten(), minlength=len(self.experts)).tolist()
         gate_up = self._stacked("w1", "w3")
-        rows = latent[tokens].split(counts)
+        rows = torch.split(latent[tokens], counts)
         hidden = torch.cat([part @ gate_up[e].mT for e, part in enumerate(rows)])
         gate, up = hidden.chunk(2, dim=-1)
         down = self._stacked("w2")
-        parts = fused.situ(gate, up, self.config.beta, self.config.linear_beta).split(counts)
+        parts = torch.split(fused.situ(gate, up, self.config.beta, self.config.linear_beta), counts)
         out = torch.cat([part @ down[e].mT for e, part in enumerate(parts)])
         out = out * weights.flatten()[order].unsqueeze(-1)
         return torch.zeros_like(latent).index_add(0, tokens, out)

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from training.attention import GatedMLA, KimiDeltaAttention
 from training.config import ToyConfig
-from training.layers import GatedMLP, LatentMoE, RMSNorm, Router, ScoreRow, Linear, residual_read
+from training.layers import GatedMLP, LatentMoE, Linear, RMSNorm, Router, ScoreRow, residual_read
 
 
 class DecoderLayer(nn.Module):
@@ -70,7 +70,8 @@ class LanguageModel(nn.Module):
         super().__init__()
         self.model = Decoder(config)
         self.lm_head = Linear(config.hidden_size, config.vocab_size)
-        nn.init.zeros_(self.lm_head.weight)
+        with torch.no_grad():  # untied, but copying a token starts as the identity
+            self.lm_head.weight.copy_(self.model.embed_tokens.weight * 0.05)
 
 
 class KimiK3ForConditionalGeneration(nn.Module):
@@ -83,7 +84,7 @@ class KimiK3ForConditionalGeneration(nn.Module):
         self._shrink_output_projections()
 
     def forward(self, tokens: Tensor, keep: Tensor | None = None) -> Tensor:
-        """[B, T] ids -> [B, T, V] logits, or [N, V] for the N positions that the mask ``keep`` [B, T] selects."""
+        """[B, T] ids -> [B, T, V] logits, or [N, V] for the N positions of the mask ``keep`` [B, T]."""
         hidden = self.language_model.model(tokens)
         logits: Tensor = self.language_model.lm_head(hidden if keep is None else hidden[keep])
         return logits
@@ -106,4 +107,4 @@ class KimiK3ForConditionalGeneration(nn.Module):
         ends = ("o_proj.weight", "down_proj.weight", "routed_expert_up_proj.weight")
         for name, parameter in self.named_parameters():
             if name.endswith(ends) and "routed_expert_down_proj" not in name:
-                parameter *= 0.2
+                parameter.mul_(0.3)

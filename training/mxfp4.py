@@ -1,8 +1,10 @@
 """MXFP4 weights: groups of 32 four-bit E2M1 codes that share one power-of-two scale (E8M0).
 
-Byte layout, as in Kimi K3's checkpoint: element ``2j`` of a row sits in the low nibble of byte ``j``; a code is a
-sign bit over an index into :data:`LEVELS`; the scale byte ``s`` stands for ``2 ** (s - 127)``.
+Byte layout, as in Kimi K3's checkpoint: element ``2j`` of a row sits in the low nibble of byte ``j``; a
+code is a sign bit over an index into :data:`LEVELS`; the scale byte ``s`` stands for ``2 ** (s - 127)``.
 """
+
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -11,7 +13,7 @@ GROUP = 32
 LEVELS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 _BIAS = 127
 # A magnitude lies nearer to level i + 1 than to level i when it exceeds midpoint i.
-_MIDPOINTS = tuple((low + high) / 2 for low, high in zip(LEVELS, LEVELS[1:], strict=False))
+_MIDPOINTS = tuple((low + high) / 2 for low, high in pairwise(LEVELS))
 
 
 def pack(weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -27,7 +29,7 @@ def unpack(packed: Tensor, scale: Tensor) -> Tensor:
     """Inverse of :func:`pack`: [..., I / 2] codes and [..., I / 32] scales to float32 [..., I]."""
     codes = torch.stack((packed & 15, packed >> 4), dim=-1).flatten(-2).long()
     table = torch.tensor([*LEVELS, *(-level for level in LEVELS)])
-    groups = table[codes].unflatten(-1, (-1, GROUP))
+    groups = _grouped(table[codes])
     return torch.ldexp(groups, scale.int().unsqueeze(-1) - _BIAS).flatten(-2)
 
 
@@ -49,7 +51,12 @@ def _scaled_groups(weight: Tensor) -> tuple[Tensor, Tensor]:
     """
     if weight.shape[-1] % GROUP:
         raise ValueError(f"the input dimension must be a multiple of {GROUP}. Given: {weight.shape[-1]}")
-    groups = weight.detach().float().unflatten(-1, (-1, GROUP))
+    groups = _grouped(weight.detach().float())
     largest = groups.abs().amax(dim=-1, keepdim=True).clamp_min(2.0**-100)
     exponent = torch.ceil(torch.log2(largest / LEVELS[-1])).int()
     return torch.ldexp(groups, -exponent), exponent
+
+
+def _grouped(rows: Tensor) -> Tensor:
+    """[..., I] -> [..., I / 32, 32]."""
+    return rows.view(*rows.shape[:-1], -1, GROUP)

@@ -1,7 +1,7 @@
 """Muon for the hidden matrices, AdamW for everything else.
 
-Muon replaces a matrix's momentum by the nearest semi-orthogonal matrix (five Newton-Schulz steps), which makes every
-singular direction move alike; at this size it learns noticeably more per token than AdamW.
+Muon replaces a matrix's momentum by about the nearest semi-orthogonal matrix (five Newton-Schulz steps), so
+that every singular direction moves alike.
 """
 
 from collections import defaultdict
@@ -17,10 +17,12 @@ _ADAM_SUFFIXES = ("embed_tokens.weight", "lm_head.weight", "gate.weight", "_res_
 
 def split_parameters(model: nn.Module) -> tuple[dict[str, nn.Parameter], dict[str, nn.Parameter]]:
     """Names and parameters for Muon (hidden matrices) and for AdamW (embeddings, head, routers, vectors)."""
-    muon, adam = {}, {}
+    muon: dict[str, nn.Parameter] = {}
+    adam: dict[str, nn.Parameter] = {}
     for name, parameter in model.named_parameters():
         hidden_matrix = parameter.ndim == 2 and (
-            not name.endswith(_ADAM_SUFFIXES) or name.endswith(("q_b_proj.weight", "kv_b_proj.weight", "f_b_proj.weight"))
+            not name.endswith(_ADAM_SUFFIXES)
+            or name.endswith(("q_b_proj.weight", "kv_b_proj.weight", "f_b_proj.weight"))
         )
         (muon if hidden_matrix else adam)[name] = parameter
     return muon, adam
@@ -35,17 +37,20 @@ def orthogonalise(matrices: Tensor, steps: int = 5) -> Tensor:
     for _ in range(steps):
         gram = x @ x.mT
         x = a * x + (b * gram + c * gram @ gram) @ x
-    return (x.mT if tall else x).float()
+    orthogonal: Tensor = x.mT if tall else x
+    return orthogonal.float()
 
 
 class Muon(torch.optim.Optimizer):
     """Momentum, orthogonalised; matrices of one shape are stacked and handled together."""
 
-    def __init__(self, params: list[nn.Parameter], lr: float, momentum: float = 0.95, decay: float = 0.01) -> None:
+    def __init__(
+        self, params: list[nn.Parameter], lr: float, momentum: float = 0.95, decay: float = 0.01
+    ) -> None:
         super().__init__(params, {"lr": lr, "momentum": momentum, "decay": decay})
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+    def step(self) -> None:  # type: ignore[override]  # closures are not supported
         """One update; parameters without a gradient are left alone."""
         for group in self.param_groups:
             by_shape: dict[torch.Size, list[nn.Parameter]] = defaultdict(list)
@@ -57,18 +62,20 @@ class Muon(torch.optim.Optimizer):
 
     def _update(self, parameters: list[nn.Parameter], group: dict[str, Any]) -> None:
         """Nesterov momentum, orthogonalise, decay, move."""
-        grads = [parameter.grad for parameter in parameters if parameter.grad is not None]
-        buffers = [self._buffer(parameter) for parameter in parameters]
-        torch._foreach_lerp_(buffers, grads, 1 - group["momentum"])
-        updates = orthogonalise(torch.stack(torch._foreach_lerp(grads, buffers, group["momentum"])))
+        grads = torch.stack([parameter.grad for parameter in parameters if parameter.grad is not None])
+        momenta = torch.stack([self._momentum(parameter) for parameter in parameters])
+        momenta.lerp_(grads, 1 - group["momentum"])
+        for parameter, momentum in zip(parameters, momenta, strict=True):
+            self._momentum(parameter).copy_(momentum)
+        updates = orthogonalise(grads.lerp(momenta, group["momentum"]))
         rows, columns = parameters[0].shape
         scale = group["lr"] * max(1.0, rows / columns) ** 0.5
-        torch._foreach_mul_(parameters, 1 - group["lr"] * group["decay"])
-        torch._foreach_add_(parameters, list(updates.unbind()), alpha=-scale)
+        for parameter, update in zip(parameters, updates, strict=True):
+            parameter.mul_(1 - group["lr"] * group["decay"]).add_(update, alpha=-scale)
 
-    def _buffer(self, parameter: nn.Parameter) -> Tensor:
+    def _momentum(self, parameter: nn.Parameter) -> Tensor:
         state = self.state[parameter]
         if "momentum" not in state:
             state["momentum"] = torch.zeros_like(parameter)
-        buffer: Tensor = state["momentum"]
-        return buffer
+        momentum: Tensor = state["momentum"]
+        return momentum

@@ -50,9 +50,7 @@ class ToyTokenizer:
     """Encodes text with special tokens disallowed; specials are ids that only a renderer inserts."""
 
     def __init__(self, ranks: dict[bytes, int]) -> None:
-        self.specials = {
-            name: len(ranks) + offset for offset, name in enumerate(_special_names(len(ranks)))
-        }
+        self.specials = {name: len(ranks) + offset for offset, name in enumerate(_special_names(len(ranks)))}
         self.vocab_size = len(ranks) + NUM_SPECIALS
         self._encoding = tiktoken.Encoding(
             "milepost-toy", pat_str=SPLIT_PATTERN, mergeable_ranks=ranks, special_tokens=self.specials
@@ -84,7 +82,7 @@ def train_ranks(texts: Iterable[str], size: int) -> dict[bytes, int]:
     Digits are blanked out first, so that no merge contains one and every digit stays a token of its own.
     """
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(  # type: ignore[assignment]
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Split(Regex(SPLIT_PATTERN), behavior="isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),

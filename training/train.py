@@ -13,8 +13,8 @@ from random import Random
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn import functional
 
 from training import cases, tokenizer, words
 from training.config import ToyConfig
@@ -85,7 +85,7 @@ class Trainer:
         keep = batch.weights > 0
         logits = self.model(batch.inputs, keep)
         loss = self._loss(logits, batch.targets[keep], batch.weights[keep])
-        loss.backward()
+        torch.autograd.backward(loss)
         torch.nn.utils.clip_grad_norm_(self.adam.param_groups[0]["params"], 1.0)
         self.muon.step()
         self.adam.step()
@@ -101,7 +101,7 @@ class Trainer:
 
     def _loss(self, logits: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
         """Weighted mean over the kept positions: [N, V], [N], [N] -> []."""
-        losses = F.cross_entropy(logits, targets, reduction="none")
+        losses = functional.cross_entropy(logits, targets, reduction="none")
         total = (losses * weights).sum() / weights.sum()
         answers = weights == ANSWER_WEIGHT
         self.losses.append({"loss": total.item(), "answer": losses.detach()[answers].mean().item()})
@@ -205,7 +205,15 @@ def _dialogue_text(size: int = 6000) -> list[str]:
         sample += [fact.statement, fact.question, fact.answer, cases.distractor(rng)]
         case = rng.choice(list(cases.SHORT_TASKS.values()))(rng)
         sample += [case.messages[0].content, case.answer]
-    lists = (words.KEYS, words.NAMES, words.CITIES, words.OBJECTS, words.ROOMS, words.ANIMALS, words.ADJECTIVES)
+    lists = (
+        words.KEYS,
+        words.NAMES,
+        words.CITIES,
+        words.OBJECTS,
+        words.ROOMS,
+        words.ANIMALS,
+        words.ADJECTIVES,
+    )
     return sample + [" " + " ".join(group) for group in lists] * 1500
 
 
@@ -213,8 +221,12 @@ def parse_args() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--texts", type=Path, required=True, help="folder with the Debian packages")
-    parser.add_argument("--state", type=Path, required=True, help="folder for tokenizer, log and resumable state")
-    parser.add_argument("--minutes", type=float, default=100.0, help="budget; the learning rate falls towards its end")
+    parser.add_argument(
+        "--state", type=Path, required=True, help="folder for tokenizer, log and resumable state"
+    )
+    parser.add_argument(
+        "--minutes", type=float, default=100.0, help="budget; the learning rate falls towards its end"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--batch-tokens", type=int, default=2048)

@@ -15,7 +15,7 @@ def test_rms_norm() -> None:
     x, weight = _random(2, 3, 8), _random(8)
     expected = torch.nn.functional.rms_norm(x, (8,), weight, 1e-5)
     torch.testing.assert_close(fused.rms_norm(x, weight, 1e-5), expected)
-    assert torch.autograd.gradcheck(lambda *a: fused.rms_norm(*a, 1e-5), (x, weight))
+    assert torch.autograd.gradcheck(lambda x, w: fused.rms_norm(x, w, 1e-5), (x, weight))
 
 
 def test_situ() -> None:
@@ -23,7 +23,7 @@ def test_situ() -> None:
     gate, up = _random(3, 4), _random(3, 4)
     expected = 4 * torch.tanh(gate / 4) * torch.sigmoid(gate) * 25 * torch.tanh(up / 25)
     torch.testing.assert_close(fused.situ(gate, up, 4.0, 25.0), expected)
-    assert torch.autograd.gradcheck(lambda *a: fused.situ(*a, 4.0, 25.0), (gate, up))
+    assert torch.autograd.gradcheck(lambda g, u: fused.situ(g, u, 4.0, 25.0), (gate, up))
 
 
 def test_short_conv() -> None:

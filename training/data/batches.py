@@ -15,7 +15,7 @@ ANSWER_WEIGHT = 1.0
 DIALOGUE_WEIGHT = 0.05
 TEXT_WEIGHT = 0.3
 _KEEP = 0.25
-"""Share of the tokens outside answers that count at all, with the others' weight; it saves most of the output head."""
+"""Share of the tokens outside answers that count, for the others too; it saves most of the output head."""
 
 
 @dataclass

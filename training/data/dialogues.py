@@ -7,7 +7,11 @@ from training import cases, words
 from training.cases import Fact, Message
 from training.chat import ChatForm
 
-_SYSTEM = ("You are a helpful assistant.", "You are a careful assistant. Answer briefly.", "Remember what you are told.")
+_SYSTEM = (
+    "You are a helpful assistant.",
+    "You are a careful assistant. Answer briefly.",
+    "Remember what you are told.",
+)
 _ACKNOWLEDGED = "Noted."
 
 
@@ -125,7 +129,9 @@ class DialogueWriter:
         return fact, "again"
 
     def _short_task(self) -> None:
-        kind = self._rng.choice(("copy", "copy", "digits", "digits", "count", "sequence", "sum", "sum", "talk"))
+        kind = self._rng.choice(
+            ("copy", "copy", "digits", "digits", "count", "sequence", "sum", "sum", "talk")
+        )
         case = cases.SHORT_TASKS[kind](self._rng)
         self._exchange(case.messages[-1].content, case.answer, kind)
 
@@ -139,7 +145,9 @@ class DialogueWriter:
     def _append(self, messages: list[Message], kind: str) -> None:
         rendered, offset = self._form.render(messages), len(self._dialogue.ids)
         self._dialogue.ids += rendered.ids
-        self._dialogue.spans += [Span(offset + start, offset + stop, kind) for start, stop in rendered.answers]
+        self._dialogue.spans += [
+            Span(offset + start, offset + stop, kind) for start, stop in rendered.answers
+        ]
 
 
 def drill(form: ChatForm, rng: Random, length: int) -> Dialogue:
@@ -158,7 +166,7 @@ def drill(form: ChatForm, rng: Random, length: int) -> Dialogue:
     return Dialogue(dialogue.ids[:length], spans)
 
 
-def _copy_exercise(rng: Random, length: int) -> list[Message]:
+def _copy_exercise(rng: Random, _length: int) -> list[Message]:
     if rng.random() < 0.4:
         text = "".join(rng.choice("0123456789") for _ in range(rng.randrange(4, 25)))
     else:
