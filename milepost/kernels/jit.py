@@ -14,13 +14,20 @@ import os
 import threading
 import types
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import numba
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["PARALLEL_WORK", "Kernel", "arrays"]
+__all__ = ["PARALLEL_WORK", "Array", "Kernel", "arrays", "subroutine"]
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+Array = NDArray[Any]
+"""An operand of a compiled loop: a tensor's memory, of any float or integer dtype."""
 
 PARALLEL_WORK = 1 << 18
 """Elements that a call must touch for threads to pay: some 1 MB, tens of microseconds of one core."""
@@ -29,22 +36,45 @@ PARALLEL_WORK = 1 << 18
 # meaning: a state that went bad must stay visibly bad.
 _FASTMATH = frozenset({"reassoc", "contract", "nsz", "arcp"})
 
-_launch = threading.Lock()
-_pool_pid: int | None = None
+
+class _ThreadPool:
+    """Who may run parallel kernels: one Python thread at a time, of the process that started the threads."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self._owner: int | None = None
+
+    def claim(self) -> bool:
+        """Take the pool, unless it is in use or another process's; give it back with `release`."""
+        if not self.lock.acquire(blocking=False):
+            return False
+        if self._owner is None:
+            self._owner = os.getpid()
+        if self._owner == os.getpid():
+            return True
+        self.lock.release()
+        return False
+
+    def release(self) -> None:
+        """Give the pool back."""
+        self.lock.release()
+
+
+_pool = _ThreadPool()
 
 
 class Kernel:
     """A loop function, compiled when first called.
 
     Args:
-        function: loops over numpy arrays, `numba.prange` at the outermost; returns nothing.
+        function: loops over arrays, `numba.prange` at the outermost; returns nothing.
     """
 
     def __init__(self, function: Callable[..., None]) -> None:
         self._function = function
         self._compiled: dict[bool, Callable[..., None]] = {}
 
-    def __call__(self, work: int, *args: Any) -> None:
+    def __call__(self, work: int, *args: Array | float) -> None:
         """Run the kernel.
 
         Args:
@@ -52,17 +82,16 @@ class Kernel:
             args: what the function takes; tensors go through `arrays` first.
         """
         threads = min(torch.get_num_threads(), vars(numba.config)["NUMBA_NUM_THREADS"])
-        if threads > 1 and work >= PARALLEL_WORK and _launch.acquire(blocking=False):
+        if threads > 1 and work >= PARALLEL_WORK and _pool.claim():
             try:
-                if _owns_pool():
-                    numba.set_num_threads(threads)
-                    self._run(True, args)
-                    return
+                numba.set_num_threads(threads)
+                self._run(True, args)
             finally:
-                _launch.release()
-        self._run(False, args)
+                _pool.release()
+        else:
+            self._run(False, args)
 
-    def _run(self, parallel: bool, args: tuple[Any, ...]) -> None:
+    def _run(self, parallel: bool, args: tuple[Array | float, ...]) -> None:
         compiled = self._compiled.get(parallel)
         if compiled is None:
             compiled = self._compiled[parallel] = _compile(self._function, parallel, cache=True)
@@ -74,17 +103,17 @@ class Kernel:
             compiled(*args)
 
 
-def arrays(*tensors: Tensor) -> tuple[Any, ...]:
+def subroutine(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Decorate a part of a kernel of the same module: it is compiled with and into the kernel."""
+    compiled: Callable[_P, _R] = numba.njit(fastmath=set(_FASTMATH), nogil=True, error_model="numpy")(
+        function
+    )
+    return compiled
+
+
+def arrays(*tensors: Tensor) -> tuple[Array, ...]:
     """The tensors as numpy arrays over the same memory."""
     return tuple(tensor.detach().numpy() for tensor in tensors)
-
-
-def _owns_pool() -> bool:
-    """Whether this process may run parallel kernels: it started the pool, or nobody did. Needs `_launch`."""
-    global _pool_pid
-    if _pool_pid is None:
-        _pool_pid = os.getpid()
-    return _pool_pid == os.getpid()
 
 
 def _compile(function: Callable[..., None], parallel: bool, *, cache: bool) -> Callable[..., None]:

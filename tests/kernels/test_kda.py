@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from arenas import LENGTHS, STARTS, StateArena, assert_near, kda_arena, ragged, ulps
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -15,6 +14,7 @@ from milepost.errors import InvariantError
 from milepost.kernels.kda import cpu, reference
 from milepost.kernels.kda.cpu_plan import CHUNK, plan_rows
 from milepost.kernels.paging import Ragged
+from tests.kernels.arenas import LENGTHS, STARTS, StateArena, assert_near, kda_arena, ragged, ulps
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,8 @@ def test_another_rows_bad_numbers_stay_there() -> None:
     inputs.q[40:60] = float("nan")
     arena = kda_arena(3, 2, 32, 16).as_dtype(torch.float32)
     got = cpu.kda(*inputs.all(), arena.state, arena.first_tile, ragged([40, 20, 41]))
-    assert bool(torch.isfinite(got[:40]).all()) and bool(torch.isfinite(got[60:]).all())
+    assert bool(torch.isfinite(got[:40]).all())
+    assert bool(torch.isfinite(got[60:]).all())
     matrices = _matrices(arena)
     assert bool(torch.isfinite(matrices[[0, 2]]).all())
     assert not bool(torch.isfinite(matrices[1]).all()), "a bad state must stay visibly bad"
@@ -199,17 +200,14 @@ def test_the_plan_covers_every_token_once_in_order(slab_tokens: int) -> None:
     for slab in plan.slabs:
         for scan in slab.scans:
             bucket = slab.buckets[scan.bucket]
-            for piece, row in zip(range(scan.begin, scan.end), scan.rows.tolist(), strict=True):
-                real = (
-                    ~bucket.padding[piece]
-                    if bucket.padding is not None
-                    else torch.ones(bucket.size, dtype=torch.bool)
-                )
-                tokens = bucket.index[piece][real].tolist()
-                assert tokens[0] > upto.get(row, -1)
+            of_rows = range(len(lengths)) if scan.rows is None else scan.rows.tolist()
+            for (begin, length), row in zip(bucket.spans[scan.begin : scan.end], of_rows, strict=True):
+                tokens = list(range(begin, begin + length))
+                assert length <= bucket.size
+                assert begin > upto.get(row, -1)
                 assert all(rows.row_ids()[tokens] == plan.chunk_rows[row])
-                positions = rows.positions()[tokens]
-                assert len({p // CHUNK for p in positions.tolist()}) == 1, "a piece crosses the chunk grid"
+                chunks = {position // CHUNK for position in rows.positions()[tokens].tolist()}
+                assert len(chunks) == 1, "a piece crosses the chunk grid"
                 upto[row] = tokens[-1]
                 seen.extend(tokens)
     assert sorted(seen) == list(range(rows.num_tokens))

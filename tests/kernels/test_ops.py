@@ -13,13 +13,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from arenas import ragged
 from numba import prange
 
 from milepost.errors import ConfigError, InvariantError
 from milepost.kernels import jit
 from milepost.kernels.ops import KERNELS, load_ops
 from milepost.kernels.paging import PagedState, Ragged
+from tests.kernels.arenas import ragged
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -41,7 +41,7 @@ def test_versions_have_the_same_signatures() -> None:
 
 
 def test_an_unknown_name_is_an_error_with_the_nearest_match() -> None:
-    with pytest.raises(ConfigError, match="Given: 'refrence'. Did you mean 'reference'?"):
+    with pytest.raises(ConfigError, match=r"Given: 'refrence'\. Did you mean 'reference'\?"):
         load_ops("refrence")
     with pytest.raises(ConfigError, match="must be one of reference, cpu"):
         load_ops("")
@@ -120,7 +120,7 @@ def test_a_kernel_runs_without_a_place_for_its_cache(tmp_path: Path) -> None:
 
 
 def test_a_kernel_runs_when_its_cache_cannot_be_saved(monkeypatch: pytest.MonkeyPatch) -> None:
-    import numba.core.caching as caching
+    from numba.core import caching
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
@@ -141,7 +141,7 @@ def test_small_work_stays_on_one_thread(monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_kernel_is_serial_while_another_thread_is_parallel() -> None:
     torch.set_num_threads(2)
     kernel = jit.Kernel(_double)
-    with jit._launch:
+    with jit._pool.lock:
         worker = threading.Thread(target=_run, args=(kernel, jit.PARALLEL_WORK))
         worker.start()
         worker.join(60)

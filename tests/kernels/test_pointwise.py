@@ -6,7 +6,6 @@ import math
 
 import pytest
 import torch
-from arenas import assert_near, ulps
 from torch import Tensor
 
 from milepost.errors import InvariantError
@@ -20,6 +19,7 @@ from milepost.kernels.kda_gate import cpu as gate_cpu
 from milepost.kernels.kda_gate import reference as gate_reference
 from milepost.kernels.rms_norm import cpu as rms_norm_cpu
 from milepost.kernels.rms_norm import reference as rms_norm_reference
+from tests.kernels.arenas import assert_near, ulps
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float64]
 
@@ -82,7 +82,8 @@ def test_gated_head_norm(dtype: torch.dtype) -> None:
     want = head_norm_reference.gated_head_norm(exact_o, exact_gate, weight.double(), 1e-5)
     assert got.dtype == dtype
     assert_near(got, want, ulps(dtype))
-    assert torch.equal(o, before[0]) and torch.equal(gate, before[1])
+    assert torch.equal(o, before[0])
+    assert torch.equal(gate, before[1])
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -95,7 +96,8 @@ def test_gated_activation(dtype: torch.dtype, name: str, gate_cap: float, up_cap
     want = activation_reference.gated_activation(exact_gate, exact_up, name, gate_cap, up_cap)
     assert got.dtype == dtype
     assert_near(got, want, ulps(dtype))
-    assert torch.equal(gate, before[0]) and torch.equal(up, before[1])
+    assert torch.equal(gate, before[0])
+    assert torch.equal(up, before[1])
 
 
 @pytest.mark.parametrize("module", [activation_cpu, activation_reference], ids=["cpu", "reference"])
@@ -120,7 +122,8 @@ def test_attn_res(dtype: torch.dtype, num_banks: int) -> None:
     assert_near(got, want, ulps(dtype))
     assert all(torch.equal(source.double(), exact) for source, exact in sources)
     if not num_banks:
-        assert torch.equal(got, running) and got.data_ptr() != running.data_ptr()
+        assert torch.equal(got, running)
+        assert got.data_ptr() != running.data_ptr()
 
 
 def test_attn_res_reads_values_unnormed_and_uniformly_at_zero_proj() -> None:
@@ -137,7 +140,7 @@ def test_wrong_arguments_are_named() -> None:
         rms_norm_cpu.rms_norm(torch.ones(2, 4), torch.ones(3), 1e-5)
     with pytest.raises(InvariantError, match=r"name must be one of .*Given: 'gelu'"):
         activation_cpu.gated_activation(torch.ones(2), torch.ones(2), "gelu", 0.0, 0.0)
-    with pytest.raises(InvariantError, match="caps must be > 0. Given: 0.0 and 25.0"):
+    with pytest.raises(InvariantError, match=r"caps must be > 0\. Given: 0.0 and 25.0"):
         activation_cpu.gated_activation(torch.ones(2), torch.ones(2), "situ", 0.0, 25.0)
     with pytest.raises(InvariantError, match=r"bank must have shape \[2, 4\]. Given: \[3, 4\]"):
         attn_res_cpu.attn_res(torch.ones(2, 4), [torch.ones(3, 4)], torch.ones(4), torch.ones(4), 1e-5)

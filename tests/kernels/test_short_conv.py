@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
-from arenas import LENGTHS, STARTS, assert_near, ragged, ulps
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -14,6 +13,7 @@ from torch import Tensor
 from milepost.errors import InvariantError
 from milepost.kernels.paging import PagedState, Ragged
 from milepost.kernels.short_conv import cpu, reference, window_tiles
+from tests.kernels.arenas import LENGTHS, STARTS, assert_near, ragged, ulps
 
 FIRST_TILE = 4
 

@@ -42,7 +42,7 @@ class Toys:
         self._folder = folder
         self._made: dict[str, tuple[Path, list[Tensor]]] = {}
 
-    def get(self, family: Family, **sizes: Any) -> tuple[Path, list[Tensor]]:  # noqa: ANN401  # sizes of any kind
+    def get(self, family: Family, **sizes: Any) -> tuple[Path, list[Tensor]]:  # sizes of any kind
         """Folder and reference logits [tokens, vocab] of each sequence."""
         key = f"{family} {sorted(sizes.items())}"
         if key not in self._made:

@@ -14,8 +14,8 @@ from milepost.kernels.paging import PagedState, Ragged
 
 __all__ = ["kda"]
 
-_SLAB_ELEMENTS = 1 << 20
-"""Elements of one [tokens, heads, dim] tensor of a slab: 4 MB, so that a dozen stay in a last-level cache."""
+_SLAB_ELEMENTS = 1 << 19
+"""Elements of one [tokens, heads, dim] tensor of a slab: 2 MB, so that a dozen stay in a last-level cache."""
 
 
 def kda(

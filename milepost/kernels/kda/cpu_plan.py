@@ -10,6 +10,7 @@ where a row is cut depends on positions alone and not on how a prompt was split 
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from dataclasses import dataclass
 
@@ -29,16 +30,16 @@ class Bucket:
     """Pieces padded to one size.
 
     Attributes:
-        size: tokens of each piece, padding included.
-        index: [pieces, size] int64, token of each place; padding repeats a token of its own row.
-        padding: [pieces, size] bool, True where a place is padding; None when nothing is.
-        span: (begin, end) when the pieces are exactly the tokens begin .. end - 1 in order, else None.
+        size: tokens of each piece, padding included; a power of two.
+        spans: (first token, number of tokens) of each piece.
+        begins: [pieces] int64, first token of each piece.
+        lengths: [pieces] int64, tokens of each piece.
     """
 
     size: int
-    index: Tensor
-    padding: Tensor | None
-    span: tuple[int, int] | None
+    spans: tuple[tuple[int, int], ...]
+    begins: Tensor
+    lengths: Tensor
 
 
 @dataclass(frozen=True)
@@ -49,13 +50,14 @@ class Scan:
         bucket: index of the bucket in its slab.
         begin: first piece in the bucket.
         end: one past the last piece.
-        rows: [end - begin] int64, which of the plan's chunked rows each piece belongs to.
+        rows: [end - begin] int64, which of the plan's chunked rows each piece belongs to; None when
+            the pieces are those of all chunked rows, in order.
     """
 
     bucket: int
     begin: int
     end: int
-    rows: Tensor
+    rows: Tensor | None
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,7 @@ def plan_rows(ragged: Ragged, slab_tokens: int) -> Plan:
 
 def _plan(ragged: Ragged, slab_tokens: int) -> Plan:
     offsets = ragged.offsets
-    lengths = [end - begin for begin, end in zip(offsets, offsets[1:], strict=False)]
+    lengths = [end - begin for begin, end in itertools.pairwise(offsets)]
     step_rows = [row for row, length in enumerate(lengths) if length == 1]
     chunk_rows = [row for row, length in enumerate(lengths) if length > 1]
     pieces = [_cut(i, offsets[row], lengths[row], ragged.start_list[row]) for i, row in enumerate(chunk_rows)]
@@ -127,7 +129,7 @@ def _plan(ragged: Ragged, slab_tokens: int) -> Plan:
         step_rows=torch.tensor(step_rows, dtype=torch.int64),
         step_tokens=torch.tensor([offsets[row] for row in step_rows], dtype=torch.int64),
         chunk_rows=torch.tensor(chunk_rows, dtype=torch.int64),
-        slabs=tuple(_slab(part) for part in _group(waves, slab_tokens)),
+        slabs=tuple(_slab(part, len(chunk_rows)) for part in _group(waves, slab_tokens)),
     )
 
 
@@ -156,7 +158,7 @@ def _group(waves: list[list[_Piece]], slab_tokens: int) -> list[list[list[_Piece
     return groups
 
 
-def _slab(waves: list[list[_Piece]]) -> Slab:
+def _slab(waves: list[list[_Piece]], num_rows: int) -> Slab:
     sizes = sorted({piece.size for wave in waves for piece in wave})
     members: list[list[_Piece]] = [[] for _ in sizes]
     scans = []
@@ -166,23 +168,17 @@ def _slab(waves: list[list[_Piece]]) -> Slab:
             if here:
                 begin = len(members[bucket])
                 members[bucket].extend(here)
-                rows = torch.tensor([piece.row for piece in here])
+                rows = torch.tensor([piece.row for piece in here]) if len(here) < num_rows else None
                 scans.append(Scan(bucket=bucket, begin=begin, end=begin + len(here), rows=rows))
     buckets = tuple(_bucket(size, pieces) for size, pieces in zip(sizes, members, strict=True))
     return Slab(buckets=buckets, scans=tuple(scans))
 
 
 def _bucket(size: int, pieces: list[_Piece]) -> Bucket:
-    begins = torch.tensor([piece.begin for piece in pieces])
-    lengths = torch.tensor([piece.length for piece in pieces])
-    place = torch.arange(size)
-    index = begins[:, None] + torch.minimum(place, lengths[:, None] - 1)  # [pieces, size]
-    padding = place >= lengths[:, None]
-    first, num_tokens = pieces[0].begin, len(pieces) * size
-    whole = all(piece.length == size and piece.begin == first + i * size for i, piece in enumerate(pieces))
+    spans = tuple((piece.begin, piece.length) for piece in pieces)
     return Bucket(
         size=size,
-        index=index,
-        padding=padding if bool(padding.any()) else None,
-        span=(first, first + num_tokens) if whole else None,
+        spans=spans,
+        begins=torch.tensor([begin for begin, _ in spans]),
+        lengths=torch.tensor([length for _, length in spans]),
     )

@@ -7,27 +7,25 @@ read with q while the row is still in the first cache. Tiles may lie on any page
 
 from __future__ import annotations
 
-from typing import Any
-
 from numba import prange
 
-from milepost.kernels.jit import Kernel
+from milepost.kernels.jit import Array, Kernel
 
 __all__ = ["step_tiles"]
 
 
 def _step_tiles(
-    tiles: Any,  # [num_tiles, tile_rows, dim]
-    table: Any,  # [rows, pages_per_state]
+    tiles: Array,  # [num_tiles, tile_rows, dim]
+    table: Array,  # [rows, pages_per_state]
     tiles_per_page: int,
     first_tile: int,
-    fresh: Any,  # [rows] whether the row's state starts from zero
-    q: Any,  # [rows, heads, dim] normed and scaled
-    k: Any,  # [rows, heads, dim] normed
-    v: Any,  # [rows, heads, dim]
-    decay: Any,  # [rows, heads, dim] exp(g)
-    beta: Any,  # [rows, heads]
-    o: Any,  # [rows, heads, dim], written
+    fresh: Array,  # [rows] whether the row's state starts from zero
+    q: Array,  # [rows, heads, dim] normed and scaled
+    k: Array,  # [rows, heads, dim] normed
+    v: Array,  # [rows, heads, dim]
+    decay: Array,  # [rows, heads, dim] exp(g)
+    beta: Array,  # [rows, heads]
+    o: Array,  # [rows, heads, dim], written
 ) -> None:
     rows, heads, dim = q.shape
     tile_rows = tiles.shape[1]

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 import torch
 from numba import prange
 from torch import Tensor
 
-from milepost.kernels.jit import Kernel, arrays
+from milepost.kernels.jit import Array, Kernel, arrays
 from milepost.kernels.mxfp4 import CODE_VALUES, GROUP, check, scale_values
 
 __all__ = ["dequantize"]
@@ -30,7 +29,7 @@ def _tables(dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     return torch.tensor(CODE_VALUES, dtype=dtype), scale_values(dtype)
 
 
-def _unpack_rows(packed: Any, scale: Any, codes: Any, scales: Any, out: Any) -> None:
+def _unpack_rows(packed: Array, scale: Array, codes: Array, scales: Array, out: Array) -> None:
     rows, groups = scale.shape
     half = GROUP // 2
     for row in prange(rows):

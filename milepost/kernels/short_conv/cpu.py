@@ -1,8 +1,4 @@
-"""Short convolution as a sum of shifted inputs, all rows at once.
-
-Each row's window is laid in front of its tokens, rows end to end, so that tap j of every token is one
-shifted view of the same buffer; sums that would straddle two rows are computed and left out.
-"""
+"""Short convolution for CPUs: one pass over the inputs for all rows, then SiLU in place."""
 
 from __future__ import annotations
 
@@ -10,9 +6,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from milepost.kernels.jit import arrays
 from milepost.kernels.paging import PagedState, Ragged
 from milepost.kernels.precision import compute_dtype
 from milepost.kernels.short_conv import check, window_tiles
+from milepost.kernels.short_conv.cpu_taps import convolve
 
 __all__ = ["short_conv"]
 
@@ -24,43 +22,25 @@ def short_conv(u: Tensor, weight: Tensor, state: PagedState, first_tile: int, ra
     window = taps - 1
     dtype = compute_dtype(u.dtype)
     tiles = state.tile_ids(first_tile, window_tiles(state, window, channels))  # [rows, tiles]
-    past = _read_windows(state.conv, tiles, window * channels).view(-1, window, channels).to(dtype)
-    past[ragged.starts == 0] = 0.0  # whatever lies in a fresh page is never read
-    w = weight.to(dtype).T.contiguous()  # [taps, channels]
-    if ragged.num_tokens == ragged.num_rows:
-        y, newest = _one_token(u.to(dtype), past, w)
-    else:
-        y, newest = _many_tokens(u.to(dtype), past, w, ragged)
+    past = _read_windows(state.conv, tiles, window * channels).reshape(-1, window, channels).to(dtype)
+    wide = u.to(dtype).contiguous()
+    y, newest = torch.empty_like(wide), torch.empty_like(past)
+    operands = (
+        wide,
+        weight.to(dtype).T.contiguous(),
+        past,
+        ragged.starts,
+        ragged.cu_seqlens,
+        ragged.row_ids(),
+    )
+    convolve(taps * y.numel(), *arrays(*operands, y, newest))
     _write_windows(state.conv, tiles, newest.flatten(1).to(state.conv.dtype))
     return functional.silu(y, inplace=True).to(u.dtype)
 
 
-def _one_token(u: Tensor, past: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
-    """Every row one token: y [rows, channels] and the new windows [rows, window, channels]."""
-    inputs = torch.cat([past, u[:, None]], dim=1)  # [rows, taps, channels]
-    return (inputs * w).sum(1), inputs[:, 1:]
-
-
-def _many_tokens(u: Tensor, past: Tensor, w: Tensor, ragged: Ragged) -> tuple[Tensor, Tensor]:
-    """Rows of any lengths: y [tokens, channels] and the new windows [rows, window, channels]."""
-    rows, window, channels = past.shape
-    ends = ragged.cu_seqlens[1:] + window * torch.arange(1, rows + 1)  # in the buffer
-    places = torch.arange(ragged.num_tokens) + window * (ragged.row_ids() + 1)  # of the tokens in the buffer
-    last = ends[:, None] + torch.arange(-window, 0)  # [rows, window]
-    buffer = u.new_empty(ragged.num_tokens + rows * window, channels)
-    fronts = ragged.cu_seqlens[:-1, None] + window * torch.arange(rows)[:, None] + torch.arange(window)
-    buffer[fronts] = past
-    buffer[places] = u
-    length = buffer.shape[0] - window
-    sums = buffer[window:] * w[window]
-    for tap in range(window):
-        sums.addcmul_(buffer[tap : tap + length], w[tap])
-    return sums[places - window], buffer[last]
-
-
 def _read_windows(conv: Tensor, tiles: Tensor, size: int) -> Tensor:
     """The first `size` elements of each row's tiles, [rows, size], a copy."""
-    return conv[tiles].flatten(1)[:, :size].clone()
+    return conv[tiles].flatten(1)[:, :size]
 
 
 def _write_windows(conv: Tensor, tiles: Tensor, windows: Tensor) -> None:

@@ -29,7 +29,6 @@ class Numerics:
 
     Attributes:
         l2_eps: of the normalised q and k of KDA.
-        l2_clamps: llama.cpp's form of that norm, see `maths.l2_normalise`.
         mla_norm_eps: of the two norms inside MLA (the class default there, unlike rms_norm_eps elsewhere).
         cache_row: rounding of MLA's cached row, for a cache of lower precision.
         expert_input: rounding of what the routed experts' matrices multiply, for quantised activations.
@@ -37,7 +36,6 @@ class Numerics:
     """
 
     l2_eps: float = 1e-6
-    l2_clamps: bool = False
     mla_norm_eps: float = 1e-6
     cache_row: Callable[[Tensor], Tensor] = _unchanged
     expert_input: Callable[[Tensor], Tensor] = _unchanged
@@ -117,8 +115,8 @@ class KdaLayer:
         window = torch.cat((state.window, (self._qkv @ x)[None]))
         mixed = maths.silu(maths.causal_conv(window, self._conv))
         q, k, v = mixed.view(3, self.heads, self.head_dim)
-        q = self._normalise(q) * self.head_dim**-0.5
-        k = self._normalise(k)
+        q = maths.l2_normalise(q, self._numerics.l2_eps) * self.head_dim**-0.5
+        k = maths.l2_normalise(k, self._numerics.l2_eps)
         z = (self._f_b @ (self._f_a @ x) + self._dt_bias).view(self.heads, self.head_dim)
         g = maths.forget_gate(z, self._a_log, self._bound)
         self._numerics.tell("log decay", self._layer, g)
@@ -127,9 +125,6 @@ class KdaLayer:
         state.window = window[1:]
         gate = torch.sigmoid(self._gate @ x).view(self.heads, self.head_dim)
         return self._o @ (maths.rms_norm(out, self._o_norm, self._eps) * gate).flatten()
-
-    def _normalise(self, x: Tensor) -> Tensor:
-        return maths.l2_normalise(x, self._numerics.l2_eps, clamp=self._numerics.l2_clamps)
 
 
 class MlaLayer:

@@ -38,13 +38,9 @@ def situ(gate: Tensor, up: Tensor, gate_cap: float, up_cap: float) -> Tensor:
     return capped_gate * (up_cap * torch.tanh(up / up_cap))
 
 
-def l2_normalise(x: Tensor, eps: float, *, clamp: bool = False) -> Tensor:
-    """Unit length over the last axis, as fla and Hugging Face do it: eps is added to the sum of squares.
-
-    ``clamp`` is llama.cpp's way instead: the length itself, but at least eps.
-    """
-    square = x.square().sum(dim=-1, keepdim=True)
-    return x / square.sqrt().clamp_min(eps) if clamp else x * torch.rsqrt(square + eps)
+def l2_normalise(x: Tensor, eps: float) -> Tensor:
+    """Unit length over the last axis; eps is added to the sum of squares (fla's and Hugging Face's form)."""
+    return x * torch.rsqrt(x.square().sum(dim=-1, keepdim=True) + eps)
 
 
 def causal_conv(window: Tensor, weight: Tensor) -> Tensor:
