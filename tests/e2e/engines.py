@@ -170,6 +170,7 @@ class TestEngine:
             max_model_len=toy.model.spec.max_position,
             token_budget=budget,
             max_num_seqs=max_num_seqs,
+            headroom=0,  # admit until the pool is full: preemption is what small pools are here for
             stop_token_ids=toy.model.spec.stop_token_ids,
             vocab_size=toy.vocab_size,
         )
