@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -19,11 +20,9 @@ ROOT = Path(__file__).parents[2]
 Start = Callable[..., subprocess.Popen[str]]
 
 
-# A test run in the background may have Ctrl-C ignored, which children inherit.
-PROGRAM = (
-    "import runpy, signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-    "runpy.run_module('milepost', run_name='__main__', alter_sys=True)"
-)
+def _interruptible() -> None:
+    # A test run in the background may have Ctrl-C ignored, which children inherit.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @pytest.fixture
@@ -32,13 +31,14 @@ def start(request: pytest.FixtureRequest) -> Start:
 
     def run(*arguments: str, stdin: int | IO[Any] = subprocess.DEVNULL, **more: Any) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, *arguments],
+            [sys.executable, "-m", "milepost", *arguments],
             stdin=stdin,
             stdout=more.pop("stdout", subprocess.PIPE),
             stderr=more.pop("stderr", subprocess.PIPE),
             text=True,
             encoding="utf-8",
             env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+            preexec_fn=_interruptible,  # noqa: PLW1509 - resets one signal, takes no lock
             **more,
         )
 
