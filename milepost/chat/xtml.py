@@ -191,7 +191,7 @@ def _arguments(call: ToolCall, path: str) -> dict[str, Any] | None:
         return {}
     try:
         arguments = json.loads(call.arguments)
-    except ValueError:
+    except (ValueError, RecursionError):  # nested too deep to be read
         return None
     if not isinstance(arguments, dict):
         raise RequestError(f"{path} must be a JSON object. Given: {call.arguments[:60]!r}.", param=path)

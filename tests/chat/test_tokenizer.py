@@ -180,6 +180,7 @@ def _foreign_specials(folder: Path) -> None:
         (lambda folder: (folder / "tokenizer_config.json").unlink(), "tokenizer_config.json is missing"),
         (lambda folder: (folder / "tokenizer_config.json").write_text("{"), "torn or not JSON"),
         (lambda folder: (folder / "tokenizer_config.json").write_text("[]"), "must hold a JSON object"),
+        (lambda folder: (folder / "tokenizer_config.json").write_text("[" * 100_000), "torn or not JSON"),
         (lambda folder: (folder / "tiktoken.model").write_bytes(b"\x00\xff\n"), "line 1: expected base64"),
         (lambda folder: (folder / "tiktoken.model").write_bytes(b""), "lacks 256 of the 256"),
         (_torn, "torn"),

@@ -276,6 +276,13 @@ def test_bad_messages_name_the_field(
     assert str(caught.value).startswith(param)
 
 
+def test_arguments_too_deep_to_be_read_are_written_as_they_are(encoding: XtmlEncoding) -> None:
+    deep = "[" * 100_000
+    call = {"function": {"name": "f", "arguments": deep}}
+    prompt = encoding.encode([{"role": "assistant", "tool_calls": [call]}])
+    assert len(prompt.token_ids) > 0
+
+
 def test_fields_that_clients_echo_empty_are_fine(encoding: XtmlEncoding) -> None:
     echoed: dict[str, Any] = {
         "role": "assistant",
