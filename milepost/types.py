@@ -30,6 +30,7 @@ __all__ = [
 
 MAX_LOGPROBS = 20
 MAX_STOP_STRINGS = 16
+MAX_STOP_CHARS = 4096
 
 
 class FinishReason(enum.Enum):
@@ -89,6 +90,18 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             )
         if any(not text for text in self.stop):
             raise RequestError("stop must not hold an empty string.", param="stop")
+        # Preparing to search for it takes the engine's thread time that every request waits for.
+        longest = max(map(len, self.stop), default=0)
+        if longest > MAX_STOP_CHARS:
+            raise RequestError(
+                f"stop must hold strings of at most {MAX_STOP_CHARS} characters. Given: one of {longest}.",
+                param="stop",
+            )
+        if any(token_id < 0 for token_id in self.stop_token_ids):
+            raise RequestError(
+                f"stop_token_ids must not be negative. Given: {min(self.stop_token_ids)}.",
+                param="stop_token_ids",
+            )
 
     @property
     def greedy(self) -> bool:

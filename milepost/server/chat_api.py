@@ -15,6 +15,7 @@ from starlette.responses import Response
 from milepost.chat.encoding import ChatEncoding, EncodedPrompt
 from milepost.chat.messages import ToolCall
 from milepost.chat.reply import Reply, ReplyDelta, ReplyParser, collect_reply
+from milepost.errors import RequestError
 from milepost.server.errors import HttpError
 from milepost.server.exchange import check_model, front_of, new_id, read_request
 from milepost.server.fields import read_body
@@ -60,13 +61,20 @@ async def chat_completions(http: HttpRequest) -> Response:
 
 
 def _encode(encoding: ChatEncoding, asked: ChatRequest) -> EncodedPrompt:
-    return encoding.encode(
-        asked.messages,
-        thinking=asked.chat_template_kwargs.thinking,
-        thinking_effort=asked.reasoning_effort,
-        tools=asked.tools or None,
-        tool_choice=asked.tool_choice,
-    )
+    try:
+        return encoding.encode(
+            asked.messages,
+            thinking=asked.chat_template_kwargs.thinking,
+            thinking_effort=asked.reasoning_effort,
+            tools=asked.tools or None,
+            tool_choice=asked.tool_choice,
+        )
+    except RequestError as error:
+        if error.param != "thinking_effort":
+            raise
+        # The protocol has another name for it.
+        message = str(error).replace("thinking_effort", "reasoning_effort")
+        raise RequestError(message, param="reasoning_effort") from None
 
 
 @dataclass

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import uuid
 
+from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 
 from milepost.server.errors import HttpError
 from milepost.server.generation import Front
+from milepost.server.streaming import ClientDisconnectedError
 
 __all__ = ["MAX_BODY_BYTES", "check_model", "front_of", "new_id", "read_request"]
 
@@ -47,6 +49,7 @@ async def read_request(http: HttpRequest) -> bytes:
 
     Raises:
         HttpError: 415 for another content type, 413 for a body over the limit.
+        ClientDisconnectedError: the client went away before the whole body had come.
     """
     content_type = http.headers.get("content-type", "").partition(";")[0].strip().lower()
     if content_type != "application/json":
@@ -56,6 +59,13 @@ async def read_request(http: HttpRequest) -> bytes:
             "Send the header 'Content-Type: application/json'.",
             code="unsupported_media_type",
         )
+    try:
+        return await _read_bounded(http)
+    except ClientDisconnect:
+        raise ClientDisconnectedError from None
+
+
+async def _read_bounded(http: HttpRequest) -> bytes:
     body = bytearray()
     async for chunk in http.stream():
         body += chunk

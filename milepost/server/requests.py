@@ -121,7 +121,7 @@ class SamplingFields(msgspec.Struct, frozen=True, kw_only=True):
         ends = () if self.ignore_eos else end_token_ids
         return SamplingParams(
             temperature=self.temperature,
-            top_k=max(self.top_k, 0),  # -1 is the field's other spelling of "off"
+            top_k=0 if self.top_k == -1 else self.top_k,  # -1 is the field's other spelling of "off"
             top_p=self.top_p,
             min_p=self.min_p,
             repetition_penalty=self.repetition_penalty,
