@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import msgspec
 
 from milepost.errors import ConfigError
-from milepost.machine import available_memory, format_bytes, nearest, parse_bytes, usable_cores
+from milepost.machine import available_memory, format_bytes, nearest, parse_bytes, total_memory, usable_cores
 from milepost.model_spec import ModelSpec
 
 __all__ = [
@@ -38,6 +38,9 @@ DEVICES = ("cpu",)
 # With no memory given, the arena may take this share of what is available once the weights are
 # counted: the rest is for activations, the tokenizer and whatever else lives on the machine.
 MEMORY_SHARE = 0.5
+
+# The thread pools behind the kernels crash when they are asked for more than the system starts.
+MAX_THREADS = 1024
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,11 +97,13 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         if self.max_model_len is not None:
             _integer("max_model_len", self.max_model_len, low=2)  # a prompt token and an output token
         if self.threads is not None:
-            _integer("threads", self.threads, low=1)
+            _integer("threads", self.threads, low=1, high=MAX_THREADS)
         if self.seed is not None:
             _integer("seed", self.seed, low=-(1 << 63), high=(1 << 63) - 1)
         if self.served_model_name is not None:
             _text("served_model_name", self.served_model_name)
+            if _printable(self.served_model_name) != self.served_model_name:
+                raise ConfigError(f"served_model_name must be UTF-8. Given: {self.served_model_name!r}.")
         if not isinstance(self.check_states, bool):
             raise ConfigError(f"check_states must be true or false. Given: {self.check_states!r}.")
 
@@ -263,7 +268,7 @@ def resolve(
         seed=config.seed,
         kernels=config.kernels,
         threads=config.threads or usable_cores(),
-        served_model_name=config.served_model_name or Path(config.model).resolve().name,
+        served_model_name=config.served_model_name or _printable(Path(config.model).resolve().name),
         check_states=config.check_states,
     )
 
@@ -289,7 +294,13 @@ def _arena_budget(
 ) -> int:
     """Bytes that the arena may take."""
     if config.memory is not None:
-        return parse_bytes(config.memory)
+        asked, total = parse_bytes(config.memory), total_memory()
+        if asked > total:
+            raise ConfigError(
+                f"memory must be at most {total} ({format_bytes(total)}), all that this machine has. "
+                f"Given: {config.memory!r}. Choose less memory."
+            )
+        return asked
     available = available_memory() if available_bytes is None else available_bytes
     share = max(0, int(MEMORY_SHARE * (available - weight_bytes)))
     usable_pages = 1 + config.max_num_seqs * (_pages_for(layout, model_len - 1) - 1)
@@ -308,6 +319,11 @@ def _integer(name: str, value: object, *, low: int, high: int | None = None) -> 
         raise ConfigError(f"{name} must be an integer, {limit}. Given: {value!r}.")
     if value < low or (high is not None and value > high):
         raise ConfigError(f"{name} must be {limit}. Given: {value}.")
+
+
+def _printable(name: str) -> str:
+    """`name` with U+FFFD for bytes that are no UTF-8: a folder's name may hold them, JSON may not."""
+    return os.fsencode(name).decode("utf-8", "replace")
 
 
 def _text(name: str, value: object) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from milepost.errors import ConfigError
 
-__all__ = ["available_memory", "format_bytes", "nearest", "parse_bytes", "usable_cores"]
+__all__ = ["available_memory", "format_bytes", "nearest", "parse_bytes", "total_memory", "usable_cores"]
 
 _BYTE_UNITS = {
     "B": 1,
@@ -87,6 +87,11 @@ def _system_available() -> int:
                 return int(line.split()[1]) * 1024
     except OSError:
         pass  # not Linux: the whole memory is the best figure there is
+    return total_memory()
+
+
+def total_memory() -> int:
+    """Bytes of memory that the machine has, taken or not."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 

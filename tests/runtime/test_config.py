@@ -84,6 +84,7 @@ def test_the_model_is_required() -> None:
         ("max_num_batched_tokens", True),
         ("max_model_len", 1),
         ("threads", 0),
+        ("threads", 100_000),
         ("seed", 1 << 63),
         ("served_model_name", ""),
         ("check_states", "yes"),
@@ -151,6 +152,19 @@ def test_memory_for_less_than_one_sequence_states_the_need(spec: ModelSpec) -> N
     with pytest.raises(ConfigError, match=f"{need} bytes.*Given: memory 4096.*Set memory to {need}"):
         resolve(config, spec, layout)
     assert resolve(EngineConfig(model="m", memory=need, block_size=16), spec, layout).max_model_len == 17
+
+
+def test_memory_that_the_machine_lacks_is_refused_at_once(spec: ModelSpec) -> None:
+    config = EngineConfig(model="m", memory="5000TiB")
+    with pytest.raises(ConfigError, match=r"memory must be at most .* all that this machine has.*'5000TiB'"):
+        resolve(config, spec, _layout(config, spec))
+
+
+def test_a_name_that_json_cannot_hold(spec: ModelSpec) -> None:
+    with pytest.raises(ConfigError, match="served_model_name must be UTF-8"):
+        EngineConfig(model="m", served_model_name="a\udcff")
+    config = EngineConfig(model="m\udcff", memory="16MiB")
+    assert resolve(config, spec, _layout(config, spec)).served_model_name == "m\ufffd"
 
 
 def test_memory_that_is_not_available_states_the_share(spec: ModelSpec) -> None:
