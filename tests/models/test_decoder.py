@@ -129,6 +129,8 @@ VARIANTS: list[tuple[Family, dict[str, Any]]] = [
     ("kimi_k3", {"num_layers": 4, "num_shared_experts": 1, "top_k": 1, "gate_lower_bound": -2.5}),
     ("kimi_linear", {"num_layers": 3, "full_attn_layers": [2], "conv_size": 2, "rope_head_dim": 16}),
     ("kimi_linear", {"num_layers": 4, "top_k": 12, "first_dense": 4}),
+    ("kimi_k3", {"num_layers": 3, "full_attn_layers": [1], "latent_norm": False, "num_shared_experts": 0}),
+    ("kimi_linear", {"num_layers": 2, "full_attn_layers": [1], "num_shared_experts": 0}),
 ]
 
 
