@@ -56,7 +56,7 @@ def write_checkpoint(
     """
     target = Path(folder)
     if target.exists() and not overwrite:
-        raise CheckpointError(f"{target} exists; give another folder, or pass overwrite=True to replace it")
+        raise CheckpointError(f"{target} exists; give another folder, or replace it with overwrite=True")
     named = _collect(tensors)
     parts = _split(named, shards)
     total = sum(tensor.nbytes for tensor in named.values())
@@ -120,10 +120,12 @@ def _write_json(path: Path, content: Mapping[str, Any]) -> None:
 @contextlib.contextmanager
 def _pending_folder(target: Path, needed: int) -> Iterator[Path]:
     """A hidden sibling of ``target`` that takes its place on success and vanishes on failure."""
+    made = [folder for folder in target.parents if not folder.exists()]
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         pending = Path(tempfile.mkdtemp(prefix=f".{target.name}.writing-", dir=target.parent))
     except OSError as error:
+        _remove_empty(made)
         raise CheckpointError(f"can't make a folder beside {target}: {error}") from error
     try:
         free = shutil.disk_usage(pending).free
@@ -140,6 +142,14 @@ def _pending_folder(target: Path, needed: int) -> Iterator[Path]:
         ) from error
     finally:
         shutil.rmtree(pending, ignore_errors=True)
+        _remove_empty(made)
+
+
+def _remove_empty(folders: list[Path]) -> None:
+    """Remove those of `folders`, innermost first, that hold nothing."""
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
 
 
 def _replace(pending: Path, target: Path) -> None:

@@ -141,6 +141,22 @@ def test_a_disk_that_is_too_small_is_said_before_writing(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_parents_that_were_made_for_nothing_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Usage:
+        free = 100
+
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage)
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(CheckpointError, match="has 100 free"):
+        write_checkpoint(tmp_path / "mine" / "a" / "b" / "m", {}, _tensors())
+    with pytest.raises(CheckpointError, match="can't make a folder"):
+        write_checkpoint(tmp_path / "mine" / "a" / "b" / ("m" * 300), {}, _tensors())
+    assert list(tmp_path.iterdir()) == [tmp_path / "mine"]
+    assert list((tmp_path / "mine").iterdir()) == []
+
+
 def test_refusals(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="two tensors"):
         write_checkpoint(tmp_path / "m", {}, [("a", torch.zeros(1)), ("a", torch.zeros(1))])
