@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -101,4 +102,6 @@ def _services(loaded: LoadedEngine, engine: AsyncEngine) -> Services:
 
 
 def _announce(address: str) -> None:
-    notes().print(f"Milepost answers at {address}/v1 (Ctrl-C ends it).", markup=False)
+    # Nobody may read it, or its disk may be full: the server answers all the same.
+    with suppress(OSError):
+        notes().print(f"Milepost answers at {address}/v1 (Ctrl-C ends it).", markup=False)
