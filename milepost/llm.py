@@ -10,7 +10,7 @@ with LLM("path/to/checkpoint", memory="2GiB") as llm:
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -28,6 +28,7 @@ from milepost.chat.tokenizer_folder import load_tokenizer
 from milepost.config import EngineConfig, ResolvedConfig, resolve
 from milepost.config_json import read_model_spec
 from milepost.engine.engine import Engine
+from milepost.engine.mailboxes import Mailboxes
 from milepost.engine.reports import EngineStats
 from milepost.errors import ExecutionError, RequestError
 from milepost.kernels.ops import load_ops
@@ -159,8 +160,8 @@ class TokenStream:
         ExecutionError: the request failed; the engine goes on.
     """
 
-    def __init__(self, engine: Engine, request: Request) -> None:
-        self._engine = engine
+    def __init__(self, mailboxes: Mailboxes, request: Request) -> None:
+        self._mailboxes = mailboxes
         self._request = request
         self._aborted = False
 
@@ -171,7 +172,7 @@ class TokenStream:
     def __iter__(self) -> Iterator[RequestOutput]:
         """Yield outputs; the last one has a finish reason."""
         request_id = self._request.request_id
-        self._engine.submit(self._request)
+        self._mailboxes.submit(self._request)
         try:
             while True:
                 for output in self._next_outputs(request_id):
@@ -181,15 +182,10 @@ class TokenStream:
                         return
         finally:
             # Nothing happens when the request has ended.
-            self._engine.abort(request_id)
+            self._mailboxes.abort(request_id)
 
-    def _next_outputs(self, request_id: str) -> Iterator[RequestOutput]:
-        if self._aborted:
-            last = self._engine.abort(request_id)
-            if last is not None:
-                yield last
-        else:
-            yield from (output for output in self._engine.step() if output.request_id == request_id)
+    def _next_outputs(self, request_id: str) -> list[RequestOutput]:
+        return self._mailboxes.abort(request_id) if self._aborted else self._mailboxes.take([request_id])
 
 
 class ChatStream:
@@ -214,7 +210,7 @@ class ChatStream:
 
 
 class LLM:
-    """A model ready to answer, for use from one thread. Use it as a context manager, or `close` it.
+    """A model ready to answer, from any threads. Use it as a context manager, or `close` it.
 
     Args:
         model: the checkpoint's folder.
@@ -236,6 +232,7 @@ class LLM:
     ) -> None:
         config = EngineConfig.from_options({"model": model, **options})
         self._loaded = load_engine(config, progress=progress)
+        self._mailboxes = Mailboxes(self._loaded.engine)
         self._numbers = count()
 
     def __enter__(self) -> LLM:
@@ -270,7 +267,7 @@ class LLM:
 
     def close(self) -> None:
         """Give the arena's memory back; the object answers nothing afterwards. Safe to call twice."""
-        self._loaded.engine.close()
+        self._mailboxes.close()
 
     def generate(
         self, prompts: Prompt | Sequence[Prompt], sampling: SamplingParams | None = None
@@ -331,7 +328,7 @@ class LLM:
     def stream(self, prompt: Prompt, sampling: SamplingParams | None = None) -> TokenStream:
         """Continue one prompt, token by token; see `generate` for arguments and errors."""
         request = self._prompt_request(prompt, sampling)
-        return TokenStream(self._loaded.engine, request)
+        return TokenStream(self._mailboxes, request)
 
     def stream_chat(
         self,
@@ -341,11 +338,16 @@ class LLM:
     ) -> ChatStream:
         """Answer a conversation as it comes; see `chat` for arguments and errors."""
         request, parser = self._chat_request(messages, sampling, form)
-        return ChatStream(TokenStream(self._loaded.engine, request), parser)
+        return ChatStream(TokenStream(self._mailboxes, request), parser)
 
     def _prompt_request(self, prompt: Prompt, sampling: SamplingParams | None) -> Request:
-        token_ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
-        return self._request(tuple(token_ids), (), sampling)
+        if isinstance(prompt, str):
+            return self._request(tuple(self.tokenizer.encode(prompt)), (), sampling)
+        if isinstance(prompt, bytes | Mapping) or not isinstance(prompt, Iterable):
+            raise RequestError(
+                f"A prompt must be text or token ids. Given: {type(prompt).__name__}.", param="prompts"
+            )
+        return self._request(tuple(prompt), (), sampling)
 
     def _chat_request(
         self, messages: Messages, sampling: SamplingParams | None, form: Mapping[str, Any]
@@ -369,21 +371,19 @@ class LLM:
 
     def _run(self, requests: Sequence[Request]) -> list[list[RequestOutput]]:
         """All outputs of each request, in the requests' order."""
-        engine = self._loaded.engine
         outputs: dict[str, list[RequestOutput]] = {request.request_id: [] for request in requests}
         try:
             for request in requests:
-                engine.submit(request)
+                self._mailboxes.submit(request)
             running = len(requests)
             while running:
-                for output in engine.step():
-                    if output.request_id in outputs:
-                        _raise_if_failed(output)
-                        outputs[output.request_id].append(output)
-                        running -= output.finished
+                for output in self._mailboxes.take(outputs):
+                    _raise_if_failed(output)
+                    outputs[output.request_id].append(output)
+                    running -= output.finished
         finally:
             for request in requests:
-                engine.abort(request.request_id)
+                self._mailboxes.abort(request.request_id)
         return [outputs[request.request_id] for request in requests]
 
 
@@ -391,6 +391,10 @@ def _listed(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     """Several prompts from one or several."""
     if isinstance(prompts, str):
         return [prompts]
+    if isinstance(prompts, bytes | Mapping) or not isinstance(prompts, Iterable):
+        raise RequestError(
+            f"prompts must be text or lists of token ids. Given: {type(prompts).__name__}.", param="prompts"
+        )
     listed = list(prompts)
     if listed and all(isinstance(item, int) for item in listed):
         return [listed]  # type: ignore[list-item]  # just seen to be ids

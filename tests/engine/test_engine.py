@@ -190,6 +190,23 @@ def test_what_can_not_be_served_is_refused_and_leaves_nothing() -> None:
     assert setup.engine.max_length == 13
 
 
+def test_after_an_interrupted_step_everything_ends_once() -> None:
+    setup = Setup({"a": "hello", "b": "hello"})
+    setup.engine.submit(ask("a"))
+    setup.engine.submit(ask("b"))
+    setup.engine.step()
+    setup.executor.crash(KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        setup.engine.step()
+    outputs = setup.engine.step()
+    assert {output.request_id: output.finish_reason for output in outputs} == dict.fromkeys(
+        "ab", FinishReason.ERROR
+    )
+    assert all("interrupted" in (output.error or "") for output in outputs)
+    assert setup.engine.step() == []
+    assert setup.pool.counts().held == 0
+
+
 class Recorder:
     """Everything that an observer is told."""
 
