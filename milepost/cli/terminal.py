@@ -33,7 +33,8 @@ def open_missing_streams() -> None:
     """Stand-ins for standard streams that the process was started without: empty, or read by nobody."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # for good
+            stream = Path(os.devnull).open(mode, encoding="utf-8")  # noqa: SIM115 - stays open for good
+            setattr(sys, name, stream)
 
 
 def notes() -> Console:
