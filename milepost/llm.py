@@ -25,7 +25,7 @@ from milepost.chat.families import chat_encoding
 from milepost.chat.reply import Reply, ReplyDelta, ReplyParser, collect_reply
 from milepost.chat.tokenizer import Tokenizer
 from milepost.chat.tokenizer_folder import load_tokenizer
-from milepost.config import EngineConfig, ResolvedConfig, resolve
+from milepost.config import EngineConfig, ResolvedConfig
 from milepost.config_json import read_model_spec
 from milepost.engine.engine import Engine
 from milepost.engine.reports import EngineStats
@@ -33,6 +33,7 @@ from milepost.errors import ExecutionError, RequestError
 from milepost.kernels.ops import load_ops
 from milepost.memory.layout import PagedLayout, paged_layout
 from milepost.memory.pool import PagePool
+from milepost.memory.sizing import resolve
 from milepost.model_spec import ModelSpec
 from milepost.models.loader import load_model, weight_bytes
 from milepost.models.weights import Progress

@@ -16,13 +16,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from milepost.byte_counts import format_bytes
 from milepost.errors import ConfigError, InvariantError
-from milepost.machine import format_bytes
 from milepost.memory.layout import PagedLayout
 
-__all__ = ["DUMMY_PAGE", "Arena"]
-
-DUMMY_PAGE = 0  # padding points here; no request ever owns it
+__all__ = ["Arena"]
 
 # Every byte 0xFF: NaN when read as float64, float32, bfloat16, float16 or fp8 (e4m3).
 _POISON = 0xFF

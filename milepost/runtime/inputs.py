@@ -12,8 +12,9 @@ from torch import Tensor
 
 from milepost.errors import InvariantError
 from milepost.kernels.paging import PagedKv, PagedState, Ragged
+from milepost.memory.layout import DUMMY_PAGE
 from milepost.models.inputs import StepInputs
-from milepost.runtime.arena import DUMMY_PAGE, Arena
+from milepost.runtime.arena import Arena
 from milepost.types import Row
 
 __all__ = ["step_inputs"]
