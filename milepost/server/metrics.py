@@ -105,7 +105,7 @@ class _EngineCollector(Collector):
         yield GaugeMetricFamily("milepost_running_requests", "Requests that hold pages.", stats.running)
         yield GaugeMetricFamily("milepost_waiting_requests", "Requests in the queue.", stats.waiting)
         pages = GaugeMetricFamily("milepost_pages", "Pages of the arena by state.", labels=["state"])
-        for state in ("free", "reserved", "writing", "owned"):
+        for state in ("free", "reserved", "writing", "owned", "tainted"):
             pages.add_metric([state], getattr(stats.pages, state))
         yield pages
         yield CounterMetricFamily("milepost_preemptions", "Preemptions by recompute.", stats.preemptions)

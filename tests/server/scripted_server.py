@@ -137,19 +137,24 @@ class ServedEngine:
     def __init__(self) -> None:
         self.script = Script()
         self.executor = PacedExecutor(self.script)
+        tokenizer = ByteTokenizer()
+        encoding = chat_encoding("kimi_k3", tokenizer)
         scheduler = Scheduler(
             SchedulerConfig(
-                max_model_len=MAX_MODEL_LEN, token_budget=256, max_num_seqs=16, stop_token_ids=(EOS,)
+                max_model_len=MAX_MODEL_LEN,
+                token_budget=256,
+                max_num_seqs=16,
+                stop_token_ids=encoding.stop_token_ids,
+                vocab_size=tokenizer.vocab_size,
             ),
             small_layout(),
             PagePool(NUM_PAGES),
         )
-        tokenizer = ByteTokenizer()
         self.engine = AsyncEngine(Engine(self.executor, scheduler, tokenizer))
         self.services = Services(
             engine=self.engine,
             tokenizer=tokenizer,
-            encoding=chat_encoding("kimi_k3", tokenizer),
+            encoding=encoding,
             model_name=MODEL,
             created=1_700_000_000,
             system_fingerprint="milepost-test",
