@@ -28,7 +28,7 @@ from milepost.chat.tokenizer_folder import load_tokenizer
 from milepost.config import EngineConfig, ResolvedConfig
 from milepost.config_json import read_model_spec
 from milepost.engine.engine import Engine
-from milepost.engine.reports import EngineStats
+from milepost.engine.reports import EngineObserver, EngineStats
 from milepost.errors import ExecutionError, RequestError
 from milepost.kernels.ops import load_ops
 from milepost.memory.layout import PagedLayout, paged_layout
@@ -79,7 +79,9 @@ class LoadedEngine:
     config: ResolvedConfig
 
 
-def load_engine(config: EngineConfig, *, progress: Progress | None = None) -> LoadedEngine:
+def load_engine(
+    config: EngineConfig, *, progress: Progress | None = None, observer: EngineObserver | None = None
+) -> LoadedEngine:
     """Load a checkpoint and build an engine that serves it.
 
     What is wrong with the options, the config or the tokenizer is found before any weight is read.
@@ -87,6 +89,7 @@ def load_engine(config: EngineConfig, *, progress: Progress | None = None) -> Lo
     Args:
         config: what the user asked for.
         progress: called with (bytes read, bytes to read) while weights load.
+        observer: told of the engine's latencies.
 
     Raises:
         CheckpointError: the checkpoint can't be used.
@@ -113,7 +116,8 @@ def load_engine(config: EngineConfig, *, progress: Progress | None = None) -> Lo
         layout,
         PagePool(resolved.num_pages),
     )
-    engine = Engine(ModelRunner.from_config(model, layout, resolved), scheduler, tokenizer)
+    runner = ModelRunner.from_config(model, layout, resolved)
+    engine = Engine(runner, scheduler, tokenizer, observer=observer)
     return LoadedEngine(
         engine=engine, tokenizer=tokenizer, encoding=encoding, spec=spec, layout=layout, config=resolved
     )

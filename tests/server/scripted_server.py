@@ -23,7 +23,7 @@ from milepost.memory.layout import PagedLayout
 from milepost.memory.pool import PagePool
 from milepost.scheduler.config import SchedulerConfig
 from milepost.scheduler.scheduler import Scheduler
-from milepost.server import Services, bind, create_app
+from milepost.server import Metrics, Services, bind, create_app
 from milepost.server.serving import DrainingServer
 from milepost.testing.scripted_executor import ScriptedExecutor
 from milepost.types import Batch, BatchResult
@@ -150,9 +150,11 @@ class ServedEngine:
             small_layout(),
             PagePool(NUM_PAGES),
         )
-        self.engine = AsyncEngine(Engine(self.executor, scheduler, tokenizer))
+        metrics = Metrics()
+        self.engine = AsyncEngine(Engine(self.executor, scheduler, tokenizer, observer=metrics))
         self.services = Services(
             engine=self.engine,
+            metrics=metrics,
             tokenizer=tokenizer,
             encoding=encoding,
             model_name=MODEL,
