@@ -13,8 +13,8 @@ from msgspec import UNSET
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from milepost.server.exchange import front_of, new_id, read_request
-from milepost.server.generation import Front, Run
+from milepost.server.endpoint import front_of, new_id, read_request
+from milepost.server.front import Front, Run
 from milepost.server.logprobs import completion_logprobs
 from milepost.server.requests import COMPLETION_HARMLESS, CompletionRequest
 from milepost.server.responses import Completion, CompletionChoice, CompletionLogprobs, usage_body

@@ -9,7 +9,7 @@ from starlette.requests import Request as HttpRequest
 
 from milepost.server.errors import HttpError
 from milepost.server.fields import HarmlessValues, read_body
-from milepost.server.generation import Front
+from milepost.server.front import Front
 from milepost.server.requests import SamplingFields
 
 __all__ = ["MAX_BODY_BYTES", "check_model", "front_of", "new_id", "read_request"]
