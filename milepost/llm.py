@@ -34,7 +34,6 @@ from milepost.kernels.ops import load_ops
 from milepost.memory.layout import PagedLayout, paged_layout
 from milepost.memory.pool import PagePool
 from milepost.memory.sizing import resolve
-from milepost.model_spec import ModelSpec
 from milepost.models.loader import load_model, weight_bytes
 from milepost.models.weights import Progress
 from milepost.runtime.dtypes import torch_dtype
@@ -50,7 +49,6 @@ __all__ = [
     "Completion",
     "LoadedEngine",
     "TokenStream",
-    "build_engine",
     "load_engine",
 ]
 
@@ -66,7 +64,6 @@ class LoadedEngine:
         engine: the step loop; close it when done.
         tokenizer: the checkpoint's.
         encoding: the chat encoding of the model's family.
-        spec: the model.
         layout: how states and KV lie in pages.
         config: the engine's numbers.
     """
@@ -74,7 +71,6 @@ class LoadedEngine:
     engine: Engine
     tokenizer: Tokenizer
     encoding: ChatEncoding
-    spec: ModelSpec
     layout: PagedLayout
     config: ResolvedConfig
 
@@ -118,14 +114,7 @@ def load_engine(
     )
     runner = ModelRunner.from_config(model, layout, resolved)
     engine = Engine(runner, scheduler, tokenizer, observer=observer)
-    return LoadedEngine(
-        engine=engine, tokenizer=tokenizer, encoding=encoding, spec=spec, layout=layout, config=resolved
-    )
-
-
-def build_engine(config: EngineConfig) -> Engine:
-    """Only the engine of `load_engine`."""
-    return load_engine(config).engine
+    return LoadedEngine(engine=engine, tokenizer=tokenizer, encoding=encoding, layout=layout, config=resolved)
 
 
 class Completion(msgspec.Struct, frozen=True, kw_only=True):
