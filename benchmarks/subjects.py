@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from milepost.shipped_model import shipped_model
 
 from milepost.models.checkpoint_writer import write_checkpoint
 from milepost.models.summary import summarize
-from milepost.shipped_model import shipped_model
 from milepost.testing.toy_config import toy_k3_config
 from milepost.testing.toy_tokenizer import toy_tokenizer_files
 from milepost.testing.toy_weights import toy_tensors
