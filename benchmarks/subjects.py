@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from milepost.shipped_model import shipped_model
 
+from milepost.cli.shipped_model import shipped_model
 from milepost.models.checkpoint_writer import write_checkpoint
 from milepost.models.summary import summarize
 from milepost.testing.toy_config import toy_k3_config
