@@ -94,7 +94,9 @@ def _decodes(
     """All rows of one token in one call, written to their tokens of out."""
     at = torch.tensor(rows)
     tokens, table, contexts = ragged.cu_seqlens[at], kv.block_table[at], ragged.starts[at] + 1
-    latent = _into_latent(queries[:, tokens], kv_b, dims).transpose(0, 1).contiguous()  # [rows, heads, row_dim]
+    latent = (
+        _into_latent(queries[:, tokens], kv_b, dims).transpose(0, 1).contiguous()
+    )  # [rows, heads, row_dim]
     mixed = latent.new_empty(len(rows), dims.heads, dims.lora)
     cache = kv.cache.view(torch.uint16) if kernel is decode_bf16 else kv.cache
     read = sum(ragged.start_list[row] + 1 for row in rows) * dims.heads * (kv.row_dim + dims.lora)
