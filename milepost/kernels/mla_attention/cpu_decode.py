@@ -24,47 +24,58 @@ def _decode(
     contexts: Array,  # [rows] tokens that each row attends to
     mixed: Array,  # [rows, heads, lora], written: softmax-weighted mean of the latents
 ) -> None:
-    rows, heads, _ = queries.shape
-    block_size = cache.shape[2]
+    rows, heads = queries.shape[:2]
     groups = (heads + _GROUP - 1) // _GROUP
     for item in prange(rows * groups):
         row, first = item // groups, item % groups * _GROUP
         last = min(first + _GROUP, heads)
-        best, total = np.full(heads, -np.inf, queries.dtype), np.zeros(heads, queries.dtype)
-        scores = np.empty(block_size, queries.dtype)
-        mixed[row, first:last] = 0
-        for begin in range(0, contexts[row], block_size):
-            written = min(contexts[row] - begin, block_size)
-            cached = cache[table[row, begin // block_size], layer, :written]
-            for h in range(first, last):
-                _attend(queries[row, h], cached, scores, best[h : h + 1], total[h : h + 1], mixed[row, h])
-        for h in range(first, last):
-            for d in range(mixed.shape[2]):
-                mixed[row, h, d] /= total[h]
+        _heads(queries[row, first:last], cache, table[row], layer, contexts[row], mixed[row, first:last])
 
 
 def _decode_bf16(
     queries: Array, cache: Array, table: Array, layer: int, contexts: Array, mixed: Array
 ) -> None:  # as `_decode`, the cache's elements being the bits of bf16 numbers
-    rows, heads, row_dim = queries.shape
-    block_size = cache.shape[2]
+    rows, heads = queries.shape[:2]
     groups = (heads + _GROUP - 1) // _GROUP
     for item in prange(rows * groups):
         row, first = item // groups, item % groups * _GROUP
         last = min(first + _GROUP, heads)
-        best, total = np.full(heads, -np.inf, queries.dtype), np.zeros(heads, queries.dtype)
-        scores = np.empty(block_size, queries.dtype)
-        bits = np.empty((block_size, row_dim), np.uint32)
-        mixed[row, first:last] = 0
-        for begin in range(0, contexts[row], block_size):
-            written = min(contexts[row] - begin, block_size)
-            _widen(cache[table[row, begin // block_size], layer, :written], bits)
-            cached = bits.view(np.float32)[:written]
-            for h in range(first, last):
-                _attend(queries[row, h], cached, scores, best[h : h + 1], total[h : h + 1], mixed[row, h])
-        for h in range(first, last):
-            for d in range(mixed.shape[2]):
-                mixed[row, h, d] /= total[h]
+        _heads_bf16(queries[row, first:last], cache, table[row], layer, contexts[row], mixed[row, first:last])
+
+
+@subroutine
+def _heads(queries: Array, cache: Array, blocks: Array, layer: int, context: int, mixed: Array) -> None:
+    """One row's group of heads: queries [group, row_dim], blocks [blocks], mixed [group, lora]."""
+    block_size = cache.shape[2]
+    stats = np.zeros((queries.shape[0], 2), queries.dtype)
+    stats[:, 0] = -np.inf
+    scores = np.empty(block_size, queries.dtype)
+    mixed[:] = 0
+    for begin in range(0, context, block_size):
+        cached = cache[blocks[begin // block_size], layer, : min(context - begin, block_size)]
+        for h in range(queries.shape[0]):
+            _attend(queries[h], cached, scores, stats[h], mixed[h])
+    for h in range(queries.shape[0]):
+        mixed[h] /= stats[h, 1]
+
+
+@subroutine
+def _heads_bf16(queries: Array, cache: Array, blocks: Array, layer: int, context: int, mixed: Array) -> None:
+    """As `_heads`, each block widened once for the whole group."""
+    block_size = cache.shape[2]
+    stats = np.zeros((queries.shape[0], 2), queries.dtype)
+    stats[:, 0] = -np.inf
+    scores = np.empty(block_size, queries.dtype)
+    bits = np.empty((block_size, queries.shape[1]), np.uint32)
+    mixed[:] = 0
+    for begin in range(0, context, block_size):
+        written = min(context - begin, block_size)
+        _widen(cache[blocks[begin // block_size], layer, :written], bits)
+        cached = bits.view(np.float32)[:written]
+        for h in range(queries.shape[0]):
+            _attend(queries[h], cached, scores, stats[h], mixed[h])
+    for h in range(queries.shape[0]):
+        mixed[h] /= stats[h, 1]
 
 
 @subroutine
@@ -76,24 +87,27 @@ def _widen(halves: Array, bits: Array) -> None:
 
 
 @subroutine
-def _attend(query: Array, cached: Array, scores: Array, best: Array, total: Array, mixed: Array) -> None:
-    """Add one block's rows [written, row_dim] to one head's online softmax (arXiv:1805.02867)."""
+def _attend(query: Array, cached: Array, scores: Array, stats: Array, mixed: Array) -> None:
+    """Add one block's rows [written, row_dim] to one head's online softmax (arXiv:1805.02867).
+
+    ``stats`` holds the largest score so far and the sum of exp(score - largest).
+    """
     written, lora = cached.shape[0], mixed.shape[0]
-    top = best[0]
+    top = stats[0]
     for p in range(written):
         score = query.dtype.type(0)
         for d in range(query.shape[0]):
             score += query[d] * cached[p, d]
         scores[p] = score
         top = max(top, score)
-    shrink = np.exp(best[0] - top)
-    best[0] = top
-    total[0] *= shrink
+    shrink = np.exp(stats[0] - top)
+    stats[0] = top
+    stats[1] *= shrink
     for d in range(lora):
         mixed[d] *= shrink
     for p in range(written):
         weight = np.exp(scores[p] - top)
-        total[0] += weight
+        stats[1] += weight
         for d in range(lora):
             mixed[d] += weight * cached[p, d]
 
