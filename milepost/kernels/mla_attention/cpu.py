@@ -151,10 +151,13 @@ def _attend(
         # Queries before this segment see none of it.
         for begin in range(max(0, key_begin - start), n, tile):
             end = min(begin + tile, n)
-            scores = queries[:, begin:end] @ keys.mT  # [heads, tile, keys]
-            if key_end - 1 > start + begin:
-                scores.masked_fill_(_future(start + begin, end - begin, key_begin, key_end), float("-inf"))
-            softmax.add(slice(begin, end), scores, values)
+            # Keys after the tile's last query are left out, those after its first one masked.
+            seen = min(key_end, start + end) - key_begin
+            scores = queries[:, begin:end] @ keys[..., :seen, :].mT  # [heads, tile, keys]
+            if key_begin + seen - 1 > start + begin:
+                future = _future(start + begin, end - begin, key_begin, key_begin + seen)
+                scores.masked_fill_(future, float("-inf"))
+            softmax.add(slice(begin, end), scores, values[..., :seen, :])
     return softmax.result()
 
 
