@@ -198,13 +198,15 @@ def test_an_argument_that_is_not_its_type_keeps_its_text(k3_tokenizer: Tokenizer
 
 
 def test_a_closing_tag_closes_what_was_left_open_inside(k3_tokenizer: Tokenizer) -> None:
-    message = {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": '{"a": "xy"}'}}]}
+    calls = [{"function": {"name": name, "arguments": '{"a": "xy"}'}} for name in ("f", "g")]
+    message = {"role": "assistant", "tool_calls": calls}
     ids = list(written(XtmlEncoding(k3_tokenizer), message, False))
     close, sep = k3_tokenizer.special("<|close|>"), k3_tokenizer.special("<|sep|>")
     closing = [close, *k3_tokenizer.encode("argument"), sep]
     at = next(i for i in range(len(ids)) if ids[i : i + len(closing)] == closing)
-    (call,) = parse(k3_tokenizer, ids[:at] + ids[at + len(closing) :]).tool_calls
-    assert json.loads(call.arguments) == {"a": "xy"}
+    first, second = parse(k3_tokenizer, ids[:at] + ids[at + len(closing) :]).tool_calls
+    assert (first.name, second.name) == ("f", "g")
+    assert json.loads(first.arguments) == json.loads(second.arguments) == {"a": "xy"}
 
 
 def test_unparsed_json_arguments_come_back_raw(k3_tokenizer: Tokenizer) -> None:

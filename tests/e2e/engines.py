@@ -140,6 +140,7 @@ class TestEngine:
         budget: tokens of a step.
         num_pages: pages of the pool, dummy page included.
         max_num_seqs: rows of a step.
+        headroom: tokens that admission leaves room for; 0 gives want of pages its chance.
         seed: the engine's seed.
         model: runs instead of the toy's own, such as one that takes notes.
         runner: a runner of `num_pages` pages that is built already; `model` and `seed` are its own then.
@@ -156,6 +157,7 @@ class TestEngine:
         num_pages: int,
         budget: int = 4096,
         max_num_seqs: int = 32,
+        headroom: int = 0,
         seed: int | None = None,
         model: StepModel | None = None,
         runner: ModelRunner | None = None,
@@ -170,6 +172,7 @@ class TestEngine:
             max_model_len=toy.model.spec.max_position,
             token_budget=budget,
             max_num_seqs=max_num_seqs,
+            headroom=headroom,
             stop_token_ids=toy.model.spec.stop_token_ids,
             vocab_size=toy.vocab_size,
         )

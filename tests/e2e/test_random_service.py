@@ -20,6 +20,7 @@ def serve_at_random(toy: Toy, alone: dict[str, list[int]], seed: int) -> None:
         num_pages=draw.randint(smallest, max(smallest, toy.pages_for(requests))),
         budget=draw.choice([5, 16, 63, 64, 65, 200]),
         max_num_seqs=draw.randint(1, 10),
+        headroom=draw.choice([0, 20, 256]),
         preempt=draw.choice([0.0, 0.1, 0.4]),
         seed=seed,
     )
