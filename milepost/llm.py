@@ -113,6 +113,7 @@ def load_engine(
         PagePool(resolved.num_pages),
     )
     runner = ModelRunner.from_config(model, layout, resolved)
+    runner.warm_up()
     engine = Engine(runner, scheduler, tokenizer, observer=observer)
     return LoadedEngine(engine=engine, tokenizer=tokenizer, encoding=encoding, layout=layout, config=resolved)
 
