@@ -24,7 +24,6 @@ __all__ = ["DTYPES", "DTYPE_ITEMSIZE", "KERNELS", "MEMORY_SHARE", "EngineConfig"
 DTYPE_ITEMSIZE = {"bfloat16": 2, "float32": 4, "float64": 8}
 DTYPES = ("auto", *DTYPE_ITEMSIZE)
 KERNELS = ("cpu", "reference")
-DEVICES = ("cpu",)
 
 # With no memory given, the arena may take this share of what is available once the weights are
 # counted: the rest is for activations, the tokenizer and whatever else lives on the machine.
@@ -36,7 +35,6 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         model: the checkpoint's folder.
-        device: where the model runs.
         dtype: of weights and activations; "auto" is float32 on CPU (bf16 products crawl on a CPU
             without bf16 instructions).
         kv_dtype: of the cached KV; "auto" is `dtype`.
@@ -58,7 +56,6 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     model: str
-    device: str = "cpu"
     dtype: str = "auto"
     kv_dtype: str = "auto"
     memory: int | str | None = None
@@ -74,7 +71,6 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         _text("model", self.model)
-        _choice("device", self.device, DEVICES)
         _choice("dtype", self.dtype, DTYPES)
         _choice("kv_dtype", self.kv_dtype, DTYPES)
         _choice("kernels", self.kernels, KERNELS)

@@ -65,7 +65,6 @@ FIXED: dict[str, tuple[object, ...]] = {
     "is_encoder_decoder": (False,),
     "pruned_heads": ({},),
 }
-FIXED_LINEAR: dict[str, tuple[object, ...]] = {}
 FIXED_QUANTIZATION: dict[str, tuple[object, ...]] = {
     "quant_method": ("compressed-tensors",),
     "format": ("mxfp4-pack-quantized",),
@@ -265,7 +264,7 @@ def _kda(linear: JsonFields) -> KdaSpec:
         gate_lower_bound=bound,
         full_rank_gate=linear.boolean("use_full_rank_gate", default=False),
     )
-    linear.finish(frozenset(), FIXED_LINEAR)
+    linear.finish(frozenset(), {})
     return spec
 
 

@@ -27,7 +27,6 @@ def test_the_model_is_required() -> None:
     ("name", "value"),
     [
         ("model", ""),
-        ("device", "cuda"),
         ("dtype", "float16"),
         ("dtype", 32),
         ("kv_dtype", "fp8"),

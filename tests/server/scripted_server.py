@@ -131,6 +131,16 @@ class Reply:
         return dict(content["error"])
 
 
+def read_metric(url: str, name: str) -> float:
+    """A sample of a server's /metrics by its exact name and labels."""
+    with urllib.request.urlopen(f"{url}/metrics") as reply:
+        for line in reply.read().decode().splitlines():
+            sample, _, value = line.rpartition(" ")
+            if sample == name:
+                return float(value)
+    raise LookupError(name)
+
+
 class ServedEngine:
     """A server in a thread of its own, on a free port."""
 
@@ -191,12 +201,7 @@ class ServedEngine:
 
     def metric(self, name: str) -> float:
         """A sample of /metrics by its exact name and labels."""
-        with urllib.request.urlopen(f"{self.url}/metrics") as reply:
-            for line in reply.read().decode().splitlines():
-                sample, _, value = line.rpartition(" ")
-                if sample == name:
-                    return float(value)
-        raise LookupError(name)
+        return read_metric(self.url, name)
 
     def wait_until_idle(self, seconds: float = 5.0) -> None:
         """Wait until no page is owned; fails when one still is after `seconds`."""
