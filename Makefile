@@ -3,7 +3,6 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-MODEL := assets/milepost-toy-k3
 TORCH := $(shell grep '^torch==' constraints.txt)
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
@@ -11,8 +10,8 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 # Load the shipped model, answer a prompt as a stream, and show a table of what happened.
 demo: $(STAMP)
-	@$(BIN)/milepost generate $(MODEL) --chat --stats \
-	  --prompt "The code for amber is 7412. What is the code for amber?" --temperature 0 --max-tokens 32
+	@$(BIN)/milepost generate --chat --stats --temperature 0 --max-tokens 48 \
+	  --prompt "The code for amber is 7412. What is the code for amber?"
 
 # Lint, types, import contracts, then the tests; pytest's closing line is the last thing printed.
 test: lint

@@ -1,1 +1,11 @@
-"""The OpenAI-compatible HTTP server."""
+"""The OpenAI-compatible HTTP server.
+
+The composition root hands it an engine, a tokenizer and a chat encoding (`Services`); the server turns
+bytes into requests and outputs into bytes, and knows nothing of models or memory.
+"""
+
+from milepost.server.app import create_app
+from milepost.server.services import Services
+from milepost.server.serving import DEFAULT_DRAIN_SECONDS, bind, serve
+
+__all__ = ["DEFAULT_DRAIN_SECONDS", "Services", "bind", "create_app", "serve"]

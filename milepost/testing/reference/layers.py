@@ -11,7 +11,17 @@ from torch import Tensor
 from milepost.testing.reference import maths
 from milepost.testing.reference.files import CheckpointFiles
 
-__all__ = ["DenseFfn", "KdaLayer", "KdaState", "MlaLayer", "MlaState", "MoeFfn", "Numerics", "Observer"]
+__all__ = [
+    "DenseFfn",
+    "KdaLayer",
+    "KdaState",
+    "MlaLayer",
+    "MlaState",
+    "MoeFfn",
+    "Numerics",
+    "Observer",
+    "dense_ffn",
+]
 
 Observer = Callable[[str, int, Tensor], None]
 """Called with a quantity's name, its layer and its value at one token."""

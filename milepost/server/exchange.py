@@ -1,0 +1,69 @@
+"""The small steps that every endpoint takes: read the body, find the front, check the model."""
+
+from __future__ import annotations
+
+import uuid
+
+from starlette.requests import Request as HttpRequest
+
+from milepost.server.errors import HttpError
+from milepost.server.generation import Front
+
+__all__ = ["MAX_BODY_BYTES", "check_model", "front_of", "new_id", "read_request"]
+
+# A million tokens of text are some 4 MB; escaped and with room to spare.
+MAX_BODY_BYTES = 32 * 1024 * 1024
+
+
+def front_of(http: HttpRequest) -> Front:
+    """The front that the app was built with."""
+    front = http.app.state.front
+    assert isinstance(front, Front)
+    return front
+
+
+def new_id(prefix: str) -> str:
+    """A fresh id such as ``chatcmpl-5f3c...``."""
+    return f"{prefix}-{uuid.uuid4().hex}"
+
+
+def check_model(asked: str, served: str) -> None:
+    """Refuse a request for another model.
+
+    Raises:
+        HttpError: 404, as OpenAI answers it.
+    """
+    if asked != served:
+        raise HttpError(
+            404,
+            f"The model '{asked}' is not served here. Use '{served}'.",
+            param="model",
+            code="model_not_found",
+        )
+
+
+async def read_request(http: HttpRequest) -> bytes:
+    """Read a JSON body of bounded size.
+
+    Raises:
+        HttpError: 415 for another content type, 413 for a body over the limit.
+    """
+    content_type = http.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if content_type != "application/json":
+        raise HttpError(
+            415,
+            f"The content type must be application/json. Given: '{content_type}'. "
+            "Send the header 'Content-Type: application/json'.",
+            code="unsupported_media_type",
+        )
+    body = bytearray()
+    async for chunk in http.stream():
+        body += chunk
+        if len(body) > MAX_BODY_BYTES:
+            raise HttpError(
+                413,
+                f"The body must be at most {MAX_BODY_BYTES} bytes. Send a shorter prompt.",
+                code="body_too_large",
+                headers={"Connection": "close"},
+            )
+    return bytes(body)

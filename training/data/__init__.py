@@ -1,0 +1,1 @@
+"""Training data: redistributable text, generated dialogues, and batches of both."""
