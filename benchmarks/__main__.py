@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from benchmarks.admission import admission
 from benchmarks.engine_runs import decode, first_token, memory, prefill
 from benchmarks.machine import describe_machine
 from benchmarks.results import Result, format_table, write_json
@@ -22,6 +23,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "first-token": first_token,
     "memory": memory,
     "scheduler": scheduler,
+    "admission": admission,
 }
 
 

@@ -112,7 +112,9 @@ def load_engine(config: EngineConfig, *, progress: Progress | None = None) -> Lo
         layout,
         PagePool(resolved.num_pages),
     )
-    engine = Engine(ModelRunner.from_config(model, layout, resolved), scheduler, tokenizer)
+    runner = ModelRunner.from_config(model, layout, resolved)
+    runner.warm_up()
+    engine = Engine(runner, scheduler, tokenizer)
     return LoadedEngine(
         engine=engine, tokenizer=tokenizer, encoding=encoding, spec=spec, layout=layout, config=resolved
     )

@@ -170,7 +170,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
         rows: one row per request at most.
         new_requests: requests that appear in `rows` for the first time.
         released: ids of requests that will not come again (finished, aborted, failed).
-        scrubs: KV pages to fill with zeros before anything runs.
+        scrubs: pages to fill with zeros before anything runs: whatever failed requests held, KV and state.
     """
 
     step: int

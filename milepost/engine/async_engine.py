@@ -12,12 +12,12 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from functools import partial
 
 import msgspec
 
-from milepost.engine.engine import Engine
+from milepost.engine.engine import Engine, failure_sentence
 from milepost.engine.reports import EngineStats
 from milepost.errors import EngineStoppedError, MilepostError, RequestError
 from milepost.types import FinishReason, Request, RequestOutput, Usage
@@ -106,6 +106,7 @@ class AsyncEngine:
         self._live: dict[str, OutputStream] = {}
         self._busy = False
         self._refusal: str | None = None
+        self._failure: str | None = None
         self._stopping = False
         self._stopped = False
         self._stats = engine.stats()
@@ -115,7 +116,7 @@ class AsyncEngine:
     @property
     def failure(self) -> str | None:
         """Why the engine stopped by itself, else None."""
-        return self._engine.failure
+        return self._failure or self._engine.failure
 
     @property
     def max_length(self) -> int:
@@ -142,7 +143,7 @@ class AsyncEngine:
             request = msgspec.structs.replace(request, arrival_time=self._engine.clock())
         stream = OutputStream(request, asyncio.get_running_loop(), self._on_close)
         with self._changed:
-            refusal = self._refusal or self._engine.failure
+            refusal = self._refusal or self.failure
             if refusal is not None:
                 raise EngineStoppedError(f"{refusal} No new requests are taken.")
             if request.request_id in self._open:
@@ -155,7 +156,7 @@ class AsyncEngine:
             self._changed.notify()
         return stream
 
-    async def stream(self, request: Request) -> AsyncIterator[RequestOutput]:
+    async def stream(self, request: Request) -> AsyncGenerator[RequestOutput, None]:
         """Outputs of one request; leaving the iteration early aborts it and frees its pages at once.
 
         Raises:
@@ -223,7 +224,7 @@ class AsyncEngine:
                 self._stats = self._engine.stats()
         except Exception as error:
             logger.exception("The engine's thread failed")
-            self._shut(FinishReason.ERROR, f"The engine failed: {type(error).__name__}: {error}.")
+            self._shut(FinishReason.ERROR, failure_sentence("The engine failed", error))
         else:
             self._shut(FinishReason.ABORT, None)
 
@@ -301,6 +302,7 @@ class AsyncEngine:
     def _shut(self, reason: FinishReason, error: str | None) -> None:
         """End everything that is still open, with one last output each, and close the engine."""
         with self._changed:
+            self._failure = error
             self._refusal = self._refusal or error or "The engine is stopped."
             self._stopped = True
             commands, self._commands = self._commands, []

@@ -14,7 +14,7 @@ from milepost.scheduler.reports import TokenUpdate
 from milepost.scheduler.scheduler import Scheduler
 from milepost.types import FinishReason, Request, RequestOutput, Usage
 
-__all__ = ["Engine"]
+__all__ = ["Engine", "failure_sentence"]
 
 logger = logging.getLogger(__name__)
 
@@ -226,7 +226,7 @@ class Engine:
 
     def _fail(self, error: Exception) -> list[RequestOutput]:
         """End everything after an exception in a step: in the executor, or a bug of our own."""
-        self._failure = f"The engine failed in a step: {type(error).__name__}: {error}."
+        self._failure = failure_sentence("The engine failed in a step", error)
         logger.error("The engine failed; %d requests end with it", len(self._live), exc_info=error)
         try:
             self._scheduler.abandon()
@@ -241,3 +241,8 @@ class Engine:
         return TokenUpdate(
             request_id=live.request_id, finish_reason=FinishReason.ERROR, error=failure, usage=live.usage
         )
+
+
+def failure_sentence(what: str, error: BaseException) -> str:
+    """What failed and why, as one sentence for the user."""
+    return f"{what}: {type(error).__name__}: {str(error).rstrip('.')}."

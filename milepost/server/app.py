@@ -8,6 +8,7 @@ import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.routing import Route
@@ -46,6 +47,8 @@ def create_app(services: Services) -> Starlette:
             MilepostError: _on_error,
             HTTPException: _on_http_exception,
             ClientDisconnectedError: _on_disconnect,
+            ClientDisconnect: _on_disconnect,
+            RecursionError: _on_error,
             Exception: _on_error,
         },
     )

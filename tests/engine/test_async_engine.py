@@ -40,7 +40,7 @@ def drive(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 async def until(condition: Callable[[], bool]) -> None:
     """Wait for something that another thread does; the timeout of `drive` bounds it."""
-    while not condition():  # noqa: ASYNC110 - the other thread sets no event
+    while not condition():  # noqa: ASYNC110 - the other thread offers a snapshot, no event
         await asyncio.sleep(0.001)
 
 

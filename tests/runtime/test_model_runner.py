@@ -71,6 +71,17 @@ def chunk(
     )
 
 
+def test_warming_up_touches_the_dummy_page_only(layout: PagedLayout) -> None:
+    model = SumModel()
+    runner = runner_of(layout, model)
+    runner.arena.poison_all()
+    runner.warm_up()
+    assert model.steps == 1
+    pages = runner.arena.bytes.view(runner.arena.num_pages, -1)
+    assert (pages[1:] == 0xFF).all()
+    assert not (pages[0] == 0xFF).all()
+
+
 def test_chunks_and_decodes_share_steps(layout: PagedLayout) -> None:
     runner: Executor = runner_of(layout)
     first = runner.run(

@@ -135,10 +135,15 @@ def test_the_lowest_priority_is_preempted_before_the_latest_arrival() -> None:
     assert world.finished["low"].usage.num_preemptions >= 1
 
 
+@pytest.mark.parametrize("num_pages", [9, 12, 13])
 @pytest.mark.parametrize(("headroom", "preempted"), [(0, True), (8, False)])
-def test_headroom_admits_only_what_can_grow(headroom: int, preempted: bool) -> None:
-    """Two requests fit as they are and not as they will be: together with preemption, or one by one."""
-    world = World(num_pages=9, block_size=2, pages_per_state=1, token_budget=64, headroom=headroom)
+def test_headroom_admits_only_what_can_grow(num_pages: int, headroom: int, preempted: bool) -> None:
+    """Two requests fit as they are and not as they will be: together with preemption, or one by one.
+
+    Each grows from 3 pages to 7. With 11 or 12 pages the newcomer would even fit with its growth,
+    but not beside the growth of the one that runs.
+    """
+    world = World(num_pages=num_pages, block_size=2, pages_per_state=1, token_budget=64, headroom=headroom)
     world.add(request("a", prompt_of(4), 8), request("b", prompt_of(4, 1), 8))
     world.run()
     assert (world.scheduler.stats().preemptions > 0) is preempted

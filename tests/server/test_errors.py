@@ -123,6 +123,26 @@ def test_what_is_not_json(shared: ServedEngine, body: bytes) -> None:
     assert (reply.status, reply.error["code"]) == (400, "invalid_json")
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"[" * 100_000,
+        b'{"model": "scripted", "messages": [], "tools": [' + b'{"a":' * 900 + b"1" + b"}" * 900 + b"]}",
+        b'{"model": "scripted", "messages": [{"role": "user", "content": "a"}], "tools": '
+        b'[{"type": "function", "function": {"name": "f", "parameters": '
+        + b'{"a":' * 900
+        + b"1"
+        + b"}" * 900
+        + b"}}]}",
+    ],
+    ids=["no JSON", "refused anyway", "read, but not to be written"],
+)
+def test_nesting_without_end_is_a_bad_request(shared: ServedEngine, body: bytes) -> None:
+    reply = shared.call(CHAT, body)
+    assert reply.status == 400
+    assert reply.error["type"] == "invalid_request_error"
+
+
 @pytest.mark.parametrize("body", [b"[]", b"5", b'"x"', b"null"])
 def test_json_that_is_no_object(shared: ServedEngine, body: bytes) -> None:
     reply = shared.call(CHAT, body)
