@@ -14,7 +14,7 @@ HEADS, KEY = 3, 24
 TOLERANCE = 1e-5
 
 
-def _fla(module: str) -> Any:  # noqa: ANN401 - somebody else's untyped module
+def _fla(module: str) -> Any:
     return pytest.importorskip(f"fla.ops.{module}", reason="fla is not installed; see docs/oracles.md")
 
 
