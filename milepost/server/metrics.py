@@ -64,9 +64,11 @@ class Metrics:
         self._errors.labels(str(status)).inc()
 
     def first_tokens(self, count: int, seconds: float) -> None:
-        """A request's first tokens came, `seconds` after it arrived."""
+        """A request's first tokens came, all at once, `seconds` after it arrived."""
         self._output_tokens.inc(count)
         self._first_token.observe(seconds)
+        for _ in range(count - 1):
+            self._inter_token.observe(0.0)
 
     def more_tokens(self, count: int, seconds: float) -> None:
         """`count` more tokens of a request came together, `seconds` after the ones before."""
