@@ -97,7 +97,7 @@ def test_leaving_the_stream_early_aborts_and_frees_the_pages() -> None:
         async for output in outputs:
             assert not output.finished
             break
-        await outputs.aclose()  # type: ignore[attr-defined]
+        await outputs.aclose()
         await until(lambda: engine.stats().finished[FinishReason.ABORT] == 1)
         assert setup.pool.counts().held == 0
         await engine.stop()
