@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TypeVar
 
 from starlette.requests import Request as HttpRequest
 
+from milepost.errors import RequestError
 from milepost.server.errors import HttpError
 from milepost.server.fields import HarmlessValues, read_body
 from milepost.server.front import Front
 from milepost.server.requests import SamplingFields
 
-__all__ = ["MAX_BODY_BYTES", "check_model", "front_of", "new_id", "read_request"]
+__all__ = ["MAX_BODY_BYTES", "check_model", "fields_renamed", "front_of", "new_id", "read_request"]
 
 T = TypeVar("T", bound=SamplingFields)
 
@@ -45,6 +48,22 @@ def check_model(asked: str, served: str) -> None:
             param="model",
             code="model_not_found",
         )
+
+
+@contextmanager
+def fields_renamed(names: Mapping[str, str]) -> Iterator[None]:
+    """Let a `RequestError` name its field as the client spells it, by `names` (ours -> the client's)."""
+    try:
+        yield
+    except RequestError as error:
+        ours = error.param or ""
+        theirs = names.get(ours, ours)
+        if theirs == ours:
+            raise
+        message = str(error)
+        if message.startswith(f"{ours} "):
+            message = theirs + message.removeprefix(ours)
+        raise type(error)(message, param=theirs) from None
 
 
 async def read_request(http: HttpRequest, kind: type[T], harmless: HarmlessValues) -> T:

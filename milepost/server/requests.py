@@ -162,6 +162,17 @@ class ChatRequest(SamplingFields, frozen=True, kw_only=True):
                 param="max_completion_tokens",
             )
 
+    @property
+    def wire_names(self) -> dict[str, str]:
+        """This endpoint's names of what encoding and engine call otherwise."""
+        limit = "max_tokens" if self.max_completion_tokens is None else "max_completion_tokens"
+        return {
+            "thinking": "chat_template_kwargs.thinking",
+            "thinking_effort": "reasoning_effort",
+            "max_tokens": limit,
+            "prompt": "messages",
+        }
+
     def to_sampling(self) -> SamplingParams:
         """The engine's form; see `SamplingFields.sampling`."""
         limit = self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
