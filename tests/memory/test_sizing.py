@@ -4,23 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from milepost.config import EngineConfig
 from milepost.errors import ConfigError
 from milepost.memory.layout import PagedLayout, paged_layout
 from milepost.memory.sizing import resolve
-from milepost.model_spec import KdaSpec, LayerKind
-from tests.memory.test_layout import K3, KIMI_LINEAR
-
-SMALL = msgspec.structs.replace(
-    KIMI_LINEAR,
-    layers=(LayerKind.KDA, LayerKind.KDA, LayerKind.KDA, LayerKind.MLA),
-    kda=KdaSpec(num_heads=2, head_dim=16, conv_size=4, gate_lower_bound=None, full_rank_gate=False),
-    mla=msgspec.structs.replace(KIMI_LINEAR.mla, kv_lora_rank=24, rope_head_dim=8),
-    max_position=4096,
-)
+from tests.model_specs import K3, SMALL
 
 
 def _layout(config: EngineConfig) -> PagedLayout:
