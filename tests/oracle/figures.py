@@ -16,7 +16,7 @@ from milepost.testing.reference_model import Numerics, ReferenceModel
 from milepost.testing.toy_checkpoint import write_toy_checkpoint
 from tests.oracle.checkpoints import ONE_HEAD_COUNT, SMALL_LATENT, SMALL_QK, TOKENS, routing, scaled
 from tests.oracle.peers import llama_cpp_logits, transformers_logits
-from tests.oracle.subjects import relative_error
+from tests.oracle.subjects import SUBJECTS, relative_error
 from tests.oracle.test_llama_cpp import LLAMA_EPSILONS, eight_bits
 
 SEEDS = range(4)
@@ -53,6 +53,9 @@ def agreement(scratch: Path, family: str, dtype: torch.dtype) -> None:
         lambda f: relative_error(ReferenceModel.load(f, torch.float32).logits(TOKENS), truth[f]), folders
     )
     _say(family, dtype, "reference in float32", own)
+    for name in ("engine", "engine_cpu"):
+        errors = [relative_error(SUBJECTS[name](folder, TOKENS), truth[folder]) for folder in folders]
+        _say(family, dtype, name, max(errors))
     for stepwise in (False, True):
         mode = "stepwise" if stepwise else "whole"
 
