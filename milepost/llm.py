@@ -25,15 +25,15 @@ from milepost.chat.families import chat_encoding
 from milepost.chat.reply import Reply, ReplyDelta, ReplyParser, collect_reply
 from milepost.chat.tokenizer import Tokenizer
 from milepost.chat.tokenizer_folder import load_tokenizer
-from milepost.config import EngineConfig, ResolvedConfig, resolve
+from milepost.config import EngineConfig, ResolvedConfig
 from milepost.config_json import read_model_spec
 from milepost.engine.engine import Engine
-from milepost.engine.reports import EngineStats
+from milepost.engine.reports import EngineObserver, EngineStats
 from milepost.errors import ExecutionError, RequestError
 from milepost.kernels.ops import load_ops
 from milepost.memory.layout import PagedLayout, paged_layout
 from milepost.memory.pool import PagePool
-from milepost.model_spec import ModelSpec
+from milepost.memory.sizing import resolve
 from milepost.models.loader import load_model, weight_bytes
 from milepost.models.weights import Progress
 from milepost.runtime.dtypes import torch_dtype
@@ -49,7 +49,6 @@ __all__ = [
     "Completion",
     "LoadedEngine",
     "TokenStream",
-    "build_engine",
     "load_engine",
 ]
 
@@ -65,7 +64,6 @@ class LoadedEngine:
         engine: the step loop; close it when done.
         tokenizer: the checkpoint's.
         encoding: the chat encoding of the model's family.
-        spec: the model.
         layout: how states and KV lie in pages.
         config: the engine's numbers.
     """
@@ -73,12 +71,13 @@ class LoadedEngine:
     engine: Engine
     tokenizer: Tokenizer
     encoding: ChatEncoding
-    spec: ModelSpec
     layout: PagedLayout
     config: ResolvedConfig
 
 
-def load_engine(config: EngineConfig, *, progress: Progress | None = None) -> LoadedEngine:
+def load_engine(
+    config: EngineConfig, *, progress: Progress | None = None, observer: EngineObserver | None = None
+) -> LoadedEngine:
     """Load a checkpoint and build an engine that serves it.
 
     What is wrong with the options, the config or the tokenizer is found before any weight is read.
@@ -86,6 +85,7 @@ def load_engine(config: EngineConfig, *, progress: Progress | None = None) -> Lo
     Args:
         config: what the user asked for.
         progress: called with (bytes read, bytes to read) while weights load.
+        observer: told of the engine's latencies.
 
     Raises:
         CheckpointError: the checkpoint can't be used.
@@ -114,15 +114,8 @@ def load_engine(config: EngineConfig, *, progress: Progress | None = None) -> Lo
     )
     runner = ModelRunner.from_config(model, layout, resolved)
     runner.warm_up()
-    engine = Engine(runner, scheduler, tokenizer)
-    return LoadedEngine(
-        engine=engine, tokenizer=tokenizer, encoding=encoding, spec=spec, layout=layout, config=resolved
-    )
-
-
-def build_engine(config: EngineConfig) -> Engine:
-    """Only the engine of `load_engine`."""
-    return load_engine(config).engine
+    engine = Engine(runner, scheduler, tokenizer, observer=observer)
+    return LoadedEngine(engine=engine, tokenizer=tokenizer, encoding=encoding, layout=layout, config=resolved)
 
 
 class Completion(msgspec.Struct, frozen=True, kw_only=True):

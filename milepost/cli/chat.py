@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-import msgspec
 
-from milepost.chat.reply import Reply, ReplyDelta, collect_reply
+from milepost.chat.reply import Reply
 from milepost.cli.options import (
     engine_options,
     examples,
@@ -21,9 +20,10 @@ from milepost.cli.options import (
     take_engine_config,
     take_sampling,
 )
-from milepost.cli.terminal import interrupts_to, notes, print_error, write
+from milepost.cli.print_reply import print_reply
+from milepost.cli.terminal import interrupts_to, notes, print_error
 from milepost.errors import ExecutionError, RequestError
-from milepost.types import FinishReason, SamplingParams
+from milepost.types import FinishReason, RequestOutput, SamplingParams
 
 if TYPE_CHECKING:
     from milepost.llm import LLM
@@ -137,25 +137,15 @@ class _Conversation:
         self._messages = [*asked, _as_message(reply)]
 
     def _stream(self, messages: list[dict[str, Any]]) -> Reply:
-        console = notes()
         stream = self._llm.stream_chat(messages, self._sampling, thinking=self._thinking)
-        deltas: list[ReplyDelta] = []
-        reason = None
+        outputs: list[RequestOutput] = []
         with interrupts_to(stream.abort):
-            for delta, output in stream:
-                deltas.append(delta)
-                reason = output.finish_reason
-                if delta.reasoning and console.is_terminal:
-                    console.print(delta.reasoning, style="dim", end="", markup=False)
-                write(delta.content)
-        write("", end="\n")
+            reply = print_reply(stream, outputs.append)
+        reason = outputs[-1].finish_reason
         if reason is FinishReason.LENGTH:
-            console.print("(cut off by a length limit; see --max-tokens)", style="dim")
+            notes().print("(cut off by a length limit; see --max-tokens)", style="dim")
         elif reason is FinishReason.ABORT:
-            console.print("(interrupted)", style="dim")
-        reply = collect_reply(deltas)
-        for call in reply.tool_calls:
-            write(msgspec.json.encode(call).decode(), end="\n")
+            notes().print("(interrupted)", style="dim")
         return reply
 
 

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from milepost.errors import InvariantError
-from milepost.kernels.paging import PagedKv, PagedState, Ragged
+from milepost.kernels.paging import PagedKv, Ragged
+from milepost.memory.layout import DUMMY_PAGE
 from milepost.models.inputs import StepInputs
-from milepost.runtime.arena import DUMMY_PAGE, Arena
+from milepost.runtime.arena import Arena
 from milepost.types import Row
 
 __all__ = ["step_inputs", "warm_up_inputs"]
@@ -36,12 +37,7 @@ def step_inputs(rows: Sequence[Row], arena: Arena) -> StepInputs:
     return StepInputs(
         token_ids=_ints(chain.from_iterable(row.token_ids for row in rows), offsets[-1]),
         ragged=Ragged(cu_seqlens=torch.tensor(offsets), starts=torch.tensor([row.start for row in rows])),
-        state=PagedState(
-            recurrent=arena.recurrent,
-            conv=arena.conv,
-            table=_state_tables(rows, arena),
-            tiles_per_page=arena.layout.tiles_per_page,
-        ),
+        state=arena.states(_state_tables(rows, arena)),
         kv=PagedKv(cache=arena.kv, block_table=_block_tables(rows, arena)),
         sample_index=torch.tensor(sampled, dtype=torch.int64),
     )
@@ -55,12 +51,7 @@ def warm_up_inputs(arena: Arena) -> StepInputs:
     return StepInputs(
         token_ids=torch.zeros(offsets[-1], dtype=torch.int64),
         ragged=Ragged(cu_seqlens=torch.tensor(offsets), starts=torch.zeros(rows, dtype=torch.int64)),
-        state=PagedState(
-            recurrent=arena.recurrent,
-            conv=arena.conv,
-            table=torch.full((rows, arena.layout.pages_per_state), DUMMY_PAGE),
-            tiles_per_page=arena.layout.tiles_per_page,
-        ),
+        state=arena.states(torch.full((rows, arena.layout.pages_per_state), DUMMY_PAGE)),
         kv=PagedKv(cache=arena.kv, block_table=torch.full((rows, blocks), DUMMY_PAGE)),
         sample_index=torch.tensor(offsets[1:]) - 1,
     )

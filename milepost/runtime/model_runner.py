@@ -143,7 +143,7 @@ class ModelRunner:
     def _rows_with_broken_states(self, batch: Batch, inputs: StepInputs) -> dict[str, RowResult]:
         if not self._check_states:
             return {}
-        finite = self.arena.finite_states(inputs.state.table).tolist()
+        finite = self.arena.finite_states(inputs.state).tolist()
         broken = [row for row, is_finite in zip(batch.rows, finite, strict=True) if not is_finite]
         return {row.request_id: _broken_state(row) for row in broken}
 

@@ -5,7 +5,8 @@ bytes into requests and outputs into bytes, and knows nothing of models or memor
 """
 
 from milepost.server.app import create_app
+from milepost.server.metrics import Metrics
 from milepost.server.services import Services
 from milepost.server.serving import DEFAULT_DRAIN_SECONDS, bind, serve
 
-__all__ = ["DEFAULT_DRAIN_SECONDS", "Services", "bind", "create_app", "serve"]
+__all__ = ["DEFAULT_DRAIN_SECONDS", "Metrics", "Services", "bind", "create_app", "serve"]

@@ -16,9 +16,9 @@ from starlette.routing import Route
 from milepost.errors import MilepostError
 from milepost.server.chat_api import chat_completions
 from milepost.server.completion_api import completions
+from milepost.server.endpoint import check_model, front_of
 from milepost.server.errors import HttpError, error_response, to_http_error
-from milepost.server.exchange import check_model, front_of
-from milepost.server.generation import Front
+from milepost.server.front import Front
 from milepost.server.responses import Model, ModelList
 from milepost.server.services import Services
 from milepost.server.streaming import ClientDisconnectedError

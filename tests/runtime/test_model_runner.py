@@ -8,10 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from milepost.config import EngineConfig, resolve
+from milepost.config import EngineConfig
 from milepost.engine.executor import Executor
 from milepost.errors import EngineStoppedError, InvariantError
 from milepost.memory.layout import PagedLayout, paged_layout
+from milepost.memory.sizing import resolve
 from milepost.model_spec import ModelSpec
 from milepost.models.inputs import StepInputs
 from milepost.runtime.model_runner import ModelRunner

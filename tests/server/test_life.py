@@ -77,6 +77,16 @@ def test_metrics_tell_what_happened(served: ServedEngine, client: OpenAI) -> Non
     assert served.metric("milepost_steps_total") == len(served.executor.batches)
 
 
+def test_pages_of_a_failed_request_count_as_tainted(served: ServedEngine, client: OpenAI) -> None:
+    served.executor.fail_next = "non-finite logits"
+    with pytest.raises(openai.InternalServerError, match="non-finite"):
+        client.completions.create(model=MODEL, prompt="a")
+    served.wait_until_idle()
+    tainted = served.metric('milepost_pages{state="tainted"}')
+    assert tainted > 0
+    assert served.metric('milepost_pages{state="free"}') + tainted == NUM_PAGES - 1
+
+
 def test_a_stream_that_is_left_frees_its_pages(served: ServedEngine, client: OpenAI) -> None:
     run_for_long(served)
     with client.chat.completions.create(model=MODEL, messages=MESSAGES, stream=True) as stream:

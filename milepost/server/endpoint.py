@@ -1,15 +1,20 @@
-"""The small steps that every endpoint takes: read the body, find the front, check the model."""
+"""The steps that both generating endpoints take before they differ, and the front behind every one."""
 
 from __future__ import annotations
 
 import uuid
+from typing import TypeVar
 
 from starlette.requests import Request as HttpRequest
 
 from milepost.server.errors import HttpError
-from milepost.server.generation import Front
+from milepost.server.fields import HarmlessValues, read_body
+from milepost.server.front import Front
+from milepost.server.requests import SamplingFields
 
 __all__ = ["MAX_BODY_BYTES", "check_model", "front_of", "new_id", "read_request"]
+
+T = TypeVar("T", bound=SamplingFields)
 
 # A million tokens of text are some 4 MB; escaped and with room to spare.
 MAX_BODY_BYTES = 32 * 1024 * 1024
@@ -42,12 +47,30 @@ def check_model(asked: str, served: str) -> None:
         )
 
 
-async def read_request(http: HttpRequest) -> bytes:
-    """Read a JSON body of bounded size.
+async def read_request(http: HttpRequest, kind: type[T], harmless: HarmlessValues) -> T:
+    """Read and check what the client asks for, once it is sure that it could be served now.
+
+    Args:
+        http: the request.
+        kind: the struct of the endpoint's fields.
+        harmless: as of `milepost.server.fields.read_body`.
 
     Raises:
-        HttpError: 415 for another content type, 413 for a body over the limit.
+        HttpError: 415 for another content type, 413 for a body over the limit, 400 for a field that
+            is not served, 404 for another model.
+        EngineStoppedError: the server takes no new requests.
+        RequestError: fields that don't go together.
     """
+    asked = read_body(await _read_bytes(http), kind, harmless)
+    front = front_of(http)
+    front.check_open()
+    check_model(asked.model, front.services.model_name)
+    asked.check()
+    return asked
+
+
+async def _read_bytes(http: HttpRequest) -> bytes:
+    """A JSON body of bounded size."""
     content_type = http.headers.get("content-type", "").partition(";")[0].strip().lower()
     if content_type != "application/json":
         raise HttpError(
