@@ -26,7 +26,7 @@ from milepost.errors import ExecutionError, RequestError
 from milepost.types import FinishReason, RequestOutput, SamplingParams
 
 if TYPE_CHECKING:
-    from milepost.llm import LLM
+    from milepost.llm import LLM, ChatStream
 
 __all__ = ["chat"]
 
@@ -109,6 +109,7 @@ class _Conversation:
         self._thinking = thinking
         self._start: list[dict[str, Any]] = [] if system is None else [{"role": "system", "content": system}]
         self._messages = list(self._start)
+        self._reply: ChatStream | None = None  # the one that is being printed
 
     def take(self, line: str) -> bool:
         """Answer a line or obey it; returns whether to go on.
@@ -118,6 +119,15 @@ class _Conversation:
                 line is forgotten.
             ExecutionError: the reply failed; the line is forgotten.
         """
+        # All of the turn, so that a Ctrl-C between the reply's end and the next prompt ends nothing.
+        with interrupts_to(self._interrupt):
+            return self._obey_or_answer(line)
+
+    def _interrupt(self) -> None:
+        if self._reply is not None:
+            self._reply.abort()
+
+    def _obey_or_answer(self, line: str) -> bool:
         command = line.strip()
         if command == "/exit":
             return False
@@ -137,10 +147,12 @@ class _Conversation:
         self._messages = [*asked, _as_message(reply)]
 
     def _stream(self, messages: list[dict[str, Any]]) -> Reply:
-        stream = self._llm.stream_chat(messages, self._sampling, thinking=self._thinking)
         outputs: list[RequestOutput] = []
-        with interrupts_to(stream.abort):
-            reply = print_reply(stream, outputs.append)
+        self._reply = self._llm.stream_chat(messages, self._sampling, thinking=self._thinking)
+        try:
+            reply = print_reply(self._reply, outputs.append)
+        finally:
+            self._reply = None
         reason = outputs[-1].finish_reason
         if reason is FinishReason.LENGTH:
             notes().print("(cut off by a length limit; see --max-tokens)", style="dim")

@@ -7,7 +7,7 @@ import pytest
 
 from milepost.errors import ConfigError
 from milepost.memory.layout import PagedLayout, paged_layout
-from milepost.model_spec import ModelSpec
+from milepost.model_spec import LayerKind, ModelSpec
 from tests.model_specs import K3, KIMI_LINEAR
 
 
