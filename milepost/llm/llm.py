@@ -177,7 +177,7 @@ class LLM:
             sampling=sampling or SamplingParams(),
             message_ends=message_ends,
         )
-        self._loaded.engine.validate(request)
+        self._loaded.engine.limits.validate(request)
         return request
 
     def _run(self, requests: Sequence[Request]) -> list[list[RequestOutput]]:
