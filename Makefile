@@ -29,6 +29,7 @@ bench: $(STAMP)
 
 # torch comes first and alone: a resolver that is asked for it later may fetch another, much larger build.
 $(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Milepost needs Python 3.11 or newer. Name one: make PYTHON=python3.11 ...")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) "$(TORCH)"
 	$(PIP) --constraint constraints.txt --editable ".[dev]"

@@ -1,8 +1,8 @@
-"""The engine's options, checked when built and resolved once into the numbers used everywhere.
+"""The engine's options, checked when built, and the numbers that they are resolved into once.
 
-    EngineConfig.from_options({...})       what was asked; an unknown name or value is a ConfigError
-    config.layout_options()                sizes that the page layout is built from
-    resolve(config, spec, layout)          -> ResolvedConfig: no "auto" and no None is left
+    EngineConfig.from_options({...})           what was asked; an unknown name or value is a ConfigError
+    config.layout_options()                    sizes that the page layout is built from
+    memory.sizing.resolve(config, ...)         -> ResolvedConfig: no "auto" and no None is left
 
 Nothing here knows torch: a dtype is its name ("float32"), and `milepost.runtime` maps the names.
 """
@@ -11,29 +11,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
+from milepost.byte_counts import parse_bytes
+from milepost.error_text import nearest, one_of
 from milepost.errors import ConfigError
-from milepost.machine import available_memory, format_bytes, nearest, parse_bytes, total_memory, usable_cores
-from milepost.model_spec import ModelSpec
 
-__all__ = [
-    "DTYPE_ITEMSIZE",
-    "EngineConfig",
-    "PageSizes",
-    "ResolvedConfig",
-    "format_bytes",
-    "parse_bytes",
-    "resolve",
-]
+__all__ = ["DTYPES", "DTYPE_ITEMSIZE", "KERNELS", "MEMORY_SHARE", "EngineConfig", "ResolvedConfig"]
 
 DTYPE_ITEMSIZE = {"bfloat16": 2, "float32": 4, "float64": 8}
 DTYPES = ("auto", *DTYPE_ITEMSIZE)
 KERNELS = ("cpu", "reference")
-DEVICES = ("cpu",)
 
 # With no memory given, the arena may take this share of what is available once the weights are
 # counted: the rest is for activations, the tokenizer and whatever else lives on the machine.
@@ -44,11 +34,10 @@ MAX_THREADS = 1024
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What the user asked of the engine; `resolve` turns it into numbers.
+    """What the user asked of the engine; `milepost.memory.sizing.resolve` turns it into numbers.
 
     Attributes:
         model: the checkpoint's folder.
-        device: where the model runs.
         dtype: of weights and activations; "auto" is float32 on CPU (bf16 products crawl on a CPU
             without bf16 instructions).
         kv_dtype: of the cached KV; "auto" is `dtype`.
@@ -70,7 +59,6 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     model: str
-    device: str = "cpu"
     dtype: str = "auto"
     kv_dtype: str = "auto"
     memory: int | str | None = None
@@ -86,7 +74,6 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         _text("model", self.model)
-        _choice("device", self.device, DEVICES)
         _choice("dtype", self.dtype, DTYPES)
         _choice("kv_dtype", self.kv_dtype, DTYPES)
         _choice("kernels", self.kernels, KERNELS)
@@ -102,7 +89,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             _integer("seed", self.seed, low=-(1 << 63), high=(1 << 63) - 1)
         if self.served_model_name is not None:
             _text("served_model_name", self.served_model_name)
-            if _printable(self.served_model_name) != self.served_model_name:
+            if any("\ud800" <= char <= "\udfff" for char in self.served_model_name):
                 raise ConfigError(f"served_model_name must be UTF-8. Given: {self.served_model_name!r}.")
         if not isinstance(self.check_states, bool):
             raise ConfigError(f"check_states must be true or false. Given: {self.check_states!r}.")
@@ -153,24 +140,18 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ResolvedConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """The engine's numbers; see `EngineConfig` for their meaning. Built by `resolve`.
+    """The engine's numbers; see `EngineConfig` for their meaning. Built by `milepost.memory.sizing.resolve`.
 
     Attributes:
         num_pages: pages of the arena, the dummy page counted.
         memory_bytes: bytes of the arena, ``num_pages * page_bytes``.
-        max_sequence_tokens: computed tokens of the longest sequence that the arena could hold alone.
-            The last token drawn is never computed, so `max_model_len` may be one more.
     """
 
-    model: str
-    device: str
     dtype: str
     kv_dtype: str
     recurrent_dtype: str
-    page_bytes: int
     num_pages: int
     memory_bytes: int
-    max_sequence_tokens: int
     max_model_len: int
     max_num_seqs: int
     max_num_batched_tokens: int
@@ -181,149 +162,12 @@ class ResolvedConfig(msgspec.Struct, frozen=True, kw_only=True):
     check_states: bool
 
 
-class PageSizes(Protocol):
-    """What `resolve` must know of a layout; every `milepost.memory.layout.Layout` has it."""
-
-    @property
-    def page_bytes(self) -> int:
-        """Bytes of a page."""
-        ...
-
-    @property
-    def block_size(self) -> int:
-        """Tokens of a KV block."""
-        ...
-
-    @property
-    def pages_per_block(self) -> int:
-        """Pages of a KV block."""
-        ...
-
-    @property
-    def pages_per_state(self) -> int:
-        """Pages of a state."""
-        ...
-
-    def blocks_for(self, num_tokens: int) -> int:
-        """KV blocks that hold `num_tokens` tokens."""
-        ...
-
-
-def resolve(
-    config: EngineConfig,
-    spec: ModelSpec,
-    layout: PageSizes,
-    *,
-    weight_bytes: int = 0,
-    available_bytes: int | None = None,
-) -> ResolvedConfig:
-    """Turn options into numbers.
-
-    Args:
-        config: what was asked.
-        spec: the model; its `max_position` limits a sequence.
-        layout: built with `config.layout_options()`.
-        weight_bytes: weights that are still to be loaded, kept free of the default arena.
-        available_bytes: memory of the machine to share out; None asks the system.
-
-    Raises:
-        ConfigError: not one sequence fits the arena, or `max_model_len` does not fit the model
-            or the arena; the message holds the need, the limit and what to change.
-    """
-    asked_len = _asked_model_len(config, spec)
-    budget = _arena_budget(config, layout, asked_len, weight_bytes, available_bytes)
-    num_pages = budget // layout.page_bytes
-    smallest = _pages_for(layout, 1)
-    if num_pages < smallest:
-        raise ConfigError(
-            f"Too little memory for one sequence: it needs at least {smallest} pages of {layout.page_bytes} "
-            f"bytes (the dummy page, {layout.pages_per_state} for its state, {layout.pages_per_block} for "
-            f"its first KV block), {smallest * layout.page_bytes} bytes. "
-            f"Given: {_budget_text(config, budget)}. "
-            f"Set memory to {smallest * layout.page_bytes} or more, or choose a smaller block_size."
-        )
-    held_blocks = (num_pages - 1 - layout.pages_per_state) // layout.pages_per_block
-    max_sequence_tokens = held_blocks * layout.block_size
-    if config.max_model_len is not None and asked_len > max_sequence_tokens + 1:
-        need = _pages_for(layout, asked_len - 1) * layout.page_bytes
-        raise ConfigError(
-            f"max_model_len {asked_len} does not fit the arena: one such sequence needs {need} bytes "
-            f"({format_bytes(need)}). Given: {_budget_text(config, budget)}, which is enough for "
-            f"{max_sequence_tokens + 1}. "
-            f"Set memory to {need} or more, or max_model_len to {max_sequence_tokens + 1} or less."
-        )
-    return ResolvedConfig(
-        model=config.model,
-        device=config.device,
-        dtype=config.resolved_dtype,
-        kv_dtype=config.resolved_kv_dtype,
-        recurrent_dtype=config.resolved_recurrent_dtype,
-        page_bytes=layout.page_bytes,
-        num_pages=num_pages,
-        memory_bytes=num_pages * layout.page_bytes,
-        max_sequence_tokens=max_sequence_tokens,
-        max_model_len=min(asked_len, max_sequence_tokens + 1),
-        max_num_seqs=config.max_num_seqs,
-        max_num_batched_tokens=config.max_num_batched_tokens,
-        seed=config.seed,
-        kernels=config.kernels,
-        threads=config.threads or usable_cores(),
-        served_model_name=config.served_model_name or _printable(Path(config.model).resolve().name),
-        check_states=config.check_states,
-    )
-
-
-def _asked_model_len(config: EngineConfig, spec: ModelSpec) -> int:
-    if config.max_model_len is None:
-        return spec.max_position
-    if config.max_model_len > spec.max_position:
-        raise ConfigError(
-            f"max_model_len must be at most {spec.max_position}, the model's own limit. "
-            f"Given: {config.max_model_len}."
-        )
-    return config.max_model_len
-
-
-def _pages_for(layout: PageSizes, num_tokens: int) -> int:
-    """Pages of an arena that holds one sequence of `num_tokens` tokens: dummy, state, KV."""
-    return 1 + layout.pages_per_state + layout.pages_per_block * layout.blocks_for(num_tokens)
-
-
-def _arena_budget(
-    config: EngineConfig, layout: PageSizes, model_len: int, weight_bytes: int, available_bytes: int | None
-) -> int:
-    """Bytes that the arena may take."""
-    if config.memory is not None:
-        asked, total = parse_bytes(config.memory), total_memory()
-        if asked > total:
-            raise ConfigError(
-                f"memory must be at most {total} ({format_bytes(total)}), all that this machine has. "
-                f"Given: {config.memory!r}. Choose less memory."
-            )
-        return asked
-    available = available_memory() if available_bytes is None else available_bytes
-    share = max(0, int(MEMORY_SHARE * (available - weight_bytes)))
-    usable_pages = 1 + config.max_num_seqs * (_pages_for(layout, model_len - 1) - 1)
-    return min(share, usable_pages * layout.page_bytes)
-
-
-def _budget_text(config: EngineConfig, budget: int) -> str:
-    if config.memory is None:
-        return f"{format_bytes(budget)}, {MEMORY_SHARE:.0%} of the memory available"
-    return f"memory {config.memory!r}"
-
-
 def _integer(name: str, value: object, *, low: int, high: int | None = None) -> None:
     limit = f"at least {low}" if high is None else f"between {low} and {high}"
     if isinstance(value, bool) or not isinstance(value, int):
         raise ConfigError(f"{name} must be an integer, {limit}. Given: {value!r}.")
     if value < low or (high is not None and value > high):
         raise ConfigError(f"{name} must be {limit}. Given: {value}.")
-
-
-def _printable(name: str) -> str:
-    """`name` with U+FFFD for bytes that are no UTF-8: a folder's name may hold them, JSON may not."""
-    return os.fsencode(name).decode("utf-8", "replace")
 
 
 def _text(name: str, value: object) -> None:
@@ -333,5 +177,4 @@ def _text(name: str, value: object) -> None:
 
 def _choice(name: str, value: object, known: Collection[str]) -> None:
     if value not in known:
-        hint = nearest(value, known) if isinstance(value, str) else ""
-        raise ConfigError(f"{name} must be one of {', '.join(known)}. Given: {value!r}.{hint}")
+        raise ConfigError(one_of(name, value, known))

@@ -19,15 +19,15 @@ from typing import Any
 
 import msgspec
 
+from milepost.error_text import as_json, listing
 from milepost.errors import CheckpointError
-from milepost.json_fields import JsonFields, to_json
+from milepost.json_fields import JsonFields
 from milepost.model_spec import Activation, KdaSpec, LayerKind, MlaSpec, ModelFamily, ModelSpec, MoeSpec
 
 __all__ = ["HARMLESS", "MXFP4_GROUP", "parse_config", "read_model_spec"]
 
 MXFP4_GROUP = 32  # inputs per E8M0 scale; the only group size of the MX formats
 MLA_NORM_EPS = 1e-6  # the class default that both families' modelling code leaves in place
-MAX_SHOWN = 20
 
 # Fields that never reach the maths of a forward pass: names, generation defaults of old
 # transformers versions, training-only settings, and what NoPE (mla_use_nope) leaves unused.
@@ -65,7 +65,6 @@ FIXED: dict[str, tuple[object, ...]] = {
     "is_encoder_decoder": (False,),
     "pruned_heads": ({},),
 }
-FIXED_LINEAR: dict[str, tuple[object, ...]] = {}
 FIXED_QUANTIZATION: dict[str, tuple[object, ...]] = {
     "quant_method": ("compressed-tensors",),
     "format": ("mxfp4-pack-quantized",),
@@ -150,10 +149,8 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _report(source: Path | str, problems: list[str]) -> str:
-    shown = "".join(f"\n  - {problem}" for problem in problems[:MAX_SHOWN])
-    rest = f"\n  ... and {len(problems) - MAX_SHOWN} more" if len(problems) > MAX_SHOWN else ""
     count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
-    return f"{source} can't be used ({count}):{shown}{rest}"
+    return f"{source} can't be used ({count}):{listing(problems)}"
 
 
 def _family(top: JsonFields, nested: bool) -> ModelFamily:
@@ -222,7 +219,7 @@ def _layers(text: JsonFields, linear: JsonFields) -> tuple[LayerKind, ...]:
         numbers = linear.optional(name)
         if not isinstance(numbers, list) or not all(type(number) is int for number in numbers):
             linear.problem(
-                name, f"must be a list of layer numbers, counted from 1. Given: {to_json(numbers)}"
+                name, f"must be a list of layer numbers, counted from 1. Given: {as_json(numbers)}"
             )
             return ()
         outside = [number for number in numbers if not 1 <= number <= count]
@@ -267,7 +264,7 @@ def _kda(linear: JsonFields) -> KdaSpec:
         gate_lower_bound=bound,
         full_rank_gate=linear.boolean("use_full_rank_gate", default=False),
     )
-    linear.finish(frozenset(), FIXED_LINEAR)
+    linear.finish(frozenset(), {})
     return spec
 
 
@@ -278,7 +275,7 @@ def _mla(text: JsonFields) -> MlaSpec:
     kv_heads = text.optional("num_key_value_heads")
     if kv_heads is not None and kv_heads != heads:
         text.problem(
-            "num_key_value_heads", f"must equal num_attention_heads ({heads}). Given: {to_json(kv_heads)}"
+            "num_key_value_heads", f"must equal num_attention_heads ({heads}). Given: {as_json(kv_heads)}"
         )
     return MlaSpec(
         num_heads=heads,
@@ -344,7 +341,7 @@ def _token_ids(fields: JsonFields, name: str) -> list[int]:
     value = fields.optional(name)
     ids = value if isinstance(value, list) else [] if value is None else [value]
     if not all(type(item) is int and item >= 0 for item in ids):
-        fields.problem(name, f"must be a token id or a list of token ids. Given: {to_json(value)}")
+        fields.problem(name, f"must be a token id or a list of token ids. Given: {as_json(value)}")
         return []
     return list(ids)
 

@@ -6,14 +6,13 @@ nobody took, and reports all problems at once.
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import msgspec
+from milepost.error_text import as_json, nearest
 
-__all__ = ["JsonFields", "to_json"]
+__all__ = ["JsonFields"]
 
 
 class JsonFields:
@@ -51,7 +50,7 @@ class JsonFields:
         if value is None and required:
             self.problem(name, "is missing")
         elif value is not None and not isinstance(value, dict):
-            self.problem(name, f"must be an object. Given: {to_json(value)}")
+            self.problem(name, f"must be an object. Given: {as_json(value)}")
         content = value if isinstance(value, dict) else {}
         return JsonFields(content, f"{self._path}{name}.", self._problems)
 
@@ -101,24 +100,17 @@ class JsonFields:
             if name not in fixed:
                 self._unknown(name, value, self._known | set(fixed))
             elif not any(value == allowed and type(value) is type(allowed) for allowed in fixed[name]):
-                wanted = " or ".join(to_json(allowed) for allowed in fixed[name])
-                self.problem(name, f"only {wanted} is implemented. Given: {to_json(value)}")
+                wanted = " or ".join(as_json(allowed) for allowed in fixed[name])
+                self.problem(name, f"only {wanted} is implemented. Given: {as_json(value)}")
 
     def _mismatch(self, names: tuple[str, ...], value: object, wanted: str) -> None:
         name = " or ".join(names)
         if value is None:
             self.problem(name, f"is missing; it must be {wanted}")
         else:
-            self.problem(name, f"must be {wanted}. Given: {to_json(value)}")
+            self.problem(name, f"must be {wanted}. Given: {as_json(value)}")
 
     def _unknown(self, name: str, value: object, known: set[str]) -> None:
-        near = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.5)
-        hint = f" The nearest known field is {near[0]}." if near else ""
         advice = "Set it to null only if the model does not depend on it"
-        self.problem(name, f"is unknown and could change the maths. Given: {to_json(value)}.{hint} {advice}")
-
-
-def to_json(value: object) -> str:
-    """A value as JSON text for a message, cut to some 60 characters."""
-    text = msgspec.json.encode(value).decode()
-    return text if len(text) <= 60 else text[:57] + "..."
+        given = f"Given: {as_json(value)}.{nearest(name, sorted(known))}"
+        self.problem(name, f"is unknown and could change the maths. {given} {advice}")

@@ -5,6 +5,7 @@
 
 import argparse
 import json
+import signal
 import time
 from collections import defaultdict
 from dataclasses import asdict, dataclass, field
@@ -59,11 +60,13 @@ class Trainer:
         self.tokenizer = load_or_train_tokenizer(self.state, documents, self.config)
         self.batches = BatchMaker(self.tokenizer, documents, args.seed)
         self.losses: list[dict[str, float]] = []
+        self.stopped = False
 
     def run(self) -> None:
-        """Train until the budget of minutes is used up."""
+        """Train until the budget of minutes is used up, or until SIGTERM; both leave a saved state."""
         last_save = last_time = time.monotonic()
-        while (share := self.progress.seconds / (60 * self.args.minutes)) < 1:
+        signal.signal(signal.SIGTERM, self._stop)
+        while (share := self.progress.seconds / (60 * self.args.minutes)) < 1 and not self.stopped:
             self._step(share)
             now = time.monotonic()
             self.progress.seconds += now - last_time
@@ -74,6 +77,9 @@ class Trainer:
                 self.save()
                 last_save = now
         self.save()
+
+    def _stop(self, *_: object) -> None:
+        self.stopped = True
 
     def _step(self, share: float) -> None:
         progress, args = self.progress, self.args
@@ -116,7 +122,7 @@ class Trainer:
         return LENGTHS[stage]
 
     def _mix(self) -> Mix:
-        return Mix(text=0.1, drill=0.6 if self.progress.stage == 0 else 0.15)
+        return Mix(text=0.04, drill=0.15)
 
     def _track_accuracy(self, guesses: Tensor, batch: Batch, length: int) -> None:
         right = guesses == batch.targets

@@ -8,20 +8,21 @@ so that it adds nothing either.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer as Library
 
 from milepost.chat.text_pieces import without_surrogates
+from milepost.chat.token_table import TokenTable
 from milepost.chat.tokenizer import chat_defaults, read_json_object
 from milepost.errors import TokenizerError
 
 __all__ = ["HfTokenizer", "read_hf"]
 
 
-class HfTokenizer:
+class HfTokenizer(TokenTable):
     """A `milepost.chat.tokenizer.Tokenizer` over byte-level BPE; built by `read_hf`."""
 
     def __init__(
@@ -29,50 +30,14 @@ class HfTokenizer:
         library: Library,
         pieces: Mapping[int, bytes],
         specials: Mapping[str, int],
-        defaults: Mapping[str, object],
+        chat_defaults: Mapping[str, object],
     ) -> None:
+        super().__init__(pieces, specials, chat_defaults, specials_file="tokenizer.json")
         self._library = library
-        self._pieces = dict(pieces)
-        self._specials = dict(specials)
-        self._names = {token_id: name for name, token_id in specials.items()}
-        self._defaults = dict(defaults)
-        self._vocab_size = 1 + max(*self._pieces, *self._names)
-
-    @property
-    def vocab_size(self) -> int:
-        """One more than the highest id."""
-        return self._vocab_size
-
-    @property
-    def chat_defaults(self) -> Mapping[str, object]:
-        """``default_chat_template_kwargs`` of tokenizer_config.json."""
-        return self._defaults
 
     def encode(self, text: str) -> list[int]:
         """Ids of `text` as ordinary text."""
         return list(self._library.encode(without_surrogates(text), add_special_tokens=False).ids)
-
-    def special(self, name: str) -> int:
-        """Id of the special token `name`."""
-        token_id = self._specials.get(name)
-        if token_id is None:
-            raise TokenizerError(
-                f"The tokenizer has no special token {name}. Use the tokenizer.json that was "
-                "published with this checkpoint."
-            )
-        return token_id
-
-    def special_name(self, token_id: int) -> str | None:
-        """Name of a special token; None for an ordinary one or an unknown id."""
-        return self._names.get(token_id)
-
-    def token_bytes(self, token_id: int) -> bytes:
-        """Bytes of an ordinary token; empty for a special token or an unknown id."""
-        return self._pieces.get(token_id, b"")
-
-    def decode(self, token_ids: Sequence[int]) -> str:
-        """Text of the ordinary tokens; torn UTF-8 becomes U+FFFD."""
-        return b"".join(map(self.token_bytes, token_ids)).decode("utf-8", "replace")
 
 
 def read_hf(path: Path, config: Mapping[str, object]) -> HfTokenizer:
@@ -110,10 +75,13 @@ def read_hf(path: Path, config: Mapping[str, object]) -> HfTokenizer:
 
 def _read_added(path: Path, content: Mapping[str, Any]) -> dict[str, int]:
     added: dict[str, int] = {}
-    for entry in content.get("added_tokens") or []:
+    entries = content.get("added_tokens") or []
+    if not isinstance(entries, list):
+        raise TokenizerError(f"{path}: added_tokens must be a list. Given: {entries!r:.60}.")
+    for entry in entries:
         try:
             added[str(entry["content"])] = int(entry["id"])
-        except (TypeError, KeyError, ValueError):
+        except (TypeError, KeyError, ValueError, OverflowError):
             raise TokenizerError(
                 f'{path}: added_tokens must hold objects with "id" and "content". Given: {entry!r:.60}.'
             ) from None

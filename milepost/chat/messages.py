@@ -55,11 +55,6 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
 
-    @property
-    def text(self) -> str:
-        """The parts in one string."""
-        return "".join(self.parts)
-
 
 _ROLES = {role.value: role for role in Role} | {"developer": Role.SYSTEM}
 _FIELDS = {

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import tiktoken
 
 from milepost.chat.text_pieces import bounded_pieces, without_surrogates
+from milepost.chat.token_table import TokenTable
 from milepost.chat.tokenizer import CONFIG_FILE, chat_defaults
 from milepost.errors import TokenizerError
 
@@ -40,32 +41,18 @@ SPLIT_PATTERN = "|".join(
 )
 
 
-class TiktokenTokenizer:
+class TiktokenTokenizer(TokenTable):
     """A `milepost.chat.tokenizer.Tokenizer` over byte-pair ranks; built by `read_tiktoken`."""
 
     def __init__(
-        self, ranks: Mapping[bytes, int], specials: Mapping[str, int], defaults: Mapping[str, object]
+        self, ranks: Mapping[bytes, int], specials: Mapping[str, int], chat_defaults: Mapping[str, object]
     ) -> None:
-        self._pieces = [b""] * len(ranks)
-        for piece, rank in ranks.items():
-            self._pieces[rank] = piece
-        self._specials = dict(specials)
-        self._names = {token_id: name for name, token_id in specials.items()}
-        self._defaults = dict(defaults)
+        pieces = {rank: piece for piece, rank in ranks.items()}
+        super().__init__(pieces, specials, chat_defaults, specials_file=CONFIG_FILE)
         # tiktoken is told of no special tokens, so that it can't produce one.
         self._bpe = tiktoken.Encoding(
             "milepost", pat_str=SPLIT_PATTERN, mergeable_ranks=dict(ranks), special_tokens={}
         )
-
-    @property
-    def vocab_size(self) -> int:
-        """Ordinary tokens and the 256 special ids."""
-        return len(self._pieces) + NUM_SPECIAL_TOKENS
-
-    @property
-    def chat_defaults(self) -> Mapping[str, object]:
-        """``default_chat_template_kwargs`` of tokenizer_config.json."""
-        return self._defaults
 
     def encode(self, text: str) -> list[int]:
         """Ids of `text` as ordinary text, encoded in the bounded pieces of `bounded_pieces`."""
@@ -73,28 +60,6 @@ class TiktokenTokenizer:
         for piece in bounded_pieces(without_surrogates(text)):
             ids.extend(self._bpe.encode_ordinary(piece))
         return ids
-
-    def special(self, name: str) -> int:
-        """Id of the special token `name`."""
-        token_id = self._specials.get(name)
-        if token_id is None:
-            raise TokenizerError(
-                f"The tokenizer has no special token {name}. Use the tokenizer_config.json that was "
-                "published with this checkpoint."
-            )
-        return token_id
-
-    def special_name(self, token_id: int) -> str | None:
-        """Name of a special token; None for an ordinary one or an unknown id."""
-        return self._names.get(token_id)
-
-    def token_bytes(self, token_id: int) -> bytes:
-        """Bytes of an ordinary token; empty for a special token or an unknown id."""
-        return self._pieces[token_id] if 0 <= token_id < len(self._pieces) else b""
-
-    def decode(self, token_ids: Sequence[int]) -> str:
-        """Text of the ordinary tokens; torn UTF-8 becomes U+FFFD."""
-        return b"".join(map(self.token_bytes, token_ids)).decode("utf-8", "replace")
 
 
 def read_tiktoken(path: Path, config: Mapping[str, object]) -> TiktokenTokenizer:

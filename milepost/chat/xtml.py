@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 from milepost.chat.encoding import EncodedPrompt, TokenWriter
@@ -204,23 +206,20 @@ def _in_order(messages: Sequence[Message]) -> Iterator[tuple[str, Message, str, 
     """(path, message, tool name, tool index) with each run of tool results in the order of the calls."""
     calls: tuple[ToolCall, ...] = ()
     answered = 0
-    run: list[tuple[int, str, Message, str]] = []
-    for i, message in enumerate(messages):
-        path = f"messages[{i}]"
-        if message.role is Role.TOOL:
-            position = _call_position(message, path, calls, answered + len(run))
-            run.append((position, path, message, calls[position].name))
-            continue
-        for _, run_path, result, name in sorted(run, key=lambda entry: entry[0]):
-            answered += 1
-            yield run_path, result, name, answered
-        run = []
-        if message.role is Role.ASSISTANT:
-            calls, answered = message.tool_calls, 0
-        yield path, message, "", 0
-    for _, run_path, result, name in sorted(run, key=lambda entry: entry[0]):
-        answered += 1
-        yield run_path, result, name, answered
+    for is_results, run in groupby(enumerate(messages), lambda entry: entry[1].role is Role.TOOL):
+        if is_results:
+            results: list[tuple[int, str, Message]] = []
+            for i, message in run:
+                path = f"messages[{i}]"
+                results.append((_call_position(message, path, calls, answered + len(results)), path, message))
+            for position, path, message in sorted(results, key=itemgetter(0)):
+                answered += 1
+                yield path, message, calls[position].name, answered
+        else:
+            for i, message in run:
+                if message.role is Role.ASSISTANT:
+                    calls, answered = message.tool_calls, 0
+                yield f"messages[{i}]", message, "", 0
 
 
 def _call_position(message: Message, path: str, calls: Sequence[ToolCall], by_order: int) -> int:

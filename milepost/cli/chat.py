@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-import msgspec
 
-from milepost.chat.reply import Reply, ReplyDelta, collect_reply
+from milepost.chat.reply import Reply
 from milepost.cli.options import (
     engine_options,
     examples,
@@ -21,12 +20,13 @@ from milepost.cli.options import (
     take_engine_config,
     take_sampling,
 )
-from milepost.cli.terminal import interrupts_to, notes, print_error, write
+from milepost.cli.print_reply import print_reply
+from milepost.cli.terminal import interrupts_to, notes, print_error
 from milepost.errors import ExecutionError, RequestError
-from milepost.types import FinishReason, SamplingParams
+from milepost.types import FinishReason, RequestOutput, SamplingParams
 
 if TYPE_CHECKING:
-    from milepost.llm import LLM
+    from milepost.llm import LLM, ChatStream
 
 __all__ = ["chat"]
 
@@ -109,6 +109,7 @@ class _Conversation:
         self._thinking = thinking
         self._start: list[dict[str, Any]] = [] if system is None else [{"role": "system", "content": system}]
         self._messages = list(self._start)
+        self._reply: ChatStream | None = None  # the one that is being printed
 
     def take(self, line: str) -> bool:
         """Answer a line or obey it; returns whether to go on.
@@ -118,6 +119,15 @@ class _Conversation:
                 line is forgotten.
             ExecutionError: the reply failed; the line is forgotten.
         """
+        # All of the turn, so that a Ctrl-C between the reply's end and the next prompt ends nothing.
+        with interrupts_to(self._interrupt):
+            return self._obey_or_answer(line)
+
+    def _interrupt(self) -> None:
+        if self._reply is not None:
+            self._reply.abort()
+
+    def _obey_or_answer(self, line: str) -> bool:
         command = line.strip()
         if command == "/exit":
             return False
@@ -137,25 +147,17 @@ class _Conversation:
         self._messages = [*asked, _as_message(reply)]
 
     def _stream(self, messages: list[dict[str, Any]]) -> Reply:
-        console = notes()
-        stream = self._llm.stream_chat(messages, self._sampling, thinking=self._thinking)
-        deltas: list[ReplyDelta] = []
-        reason = None
-        with interrupts_to(stream.abort):
-            for delta, output in stream:
-                deltas.append(delta)
-                reason = output.finish_reason
-                if delta.reasoning and console.is_terminal:
-                    console.print(delta.reasoning, style="dim", end="", markup=False)
-                write(delta.content)
-        write("", end="\n")
+        outputs: list[RequestOutput] = []
+        self._reply = self._llm.stream_chat(messages, self._sampling, thinking=self._thinking)
+        try:
+            reply = print_reply(self._reply, outputs.append)
+        finally:
+            self._reply = None
+        reason = outputs[-1].finish_reason
         if reason is FinishReason.LENGTH:
-            console.print("(cut off by a length limit; see --max-tokens)", style="dim")
+            notes().print("(cut off by a length limit; see --max-tokens)", style="dim")
         elif reason is FinishReason.ABORT:
-            console.print("(interrupted)", style="dim")
-        reply = collect_reply(deltas)
-        for call in reply.tool_calls:
-            write(msgspec.json.encode(call).decode(), end="\n")
+            notes().print("(interrupted)", style="dim")
         return reply
 
 

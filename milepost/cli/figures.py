@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
+from milepost.byte_counts import format_bytes
 from milepost.cli.terminal import figures_table
-from milepost.machine import format_bytes
 from milepost.types import RequestOutput, Usage
 
 if TYPE_CHECKING:

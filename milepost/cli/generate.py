@@ -23,6 +23,7 @@ from milepost.cli.options import (
     take_engine_config,
     take_sampling,
 )
+from milepost.cli.print_reply import print_reply
 from milepost.cli.terminal import notes, write
 from milepost.errors import RequestError
 from milepost.types import RequestOutput, SamplingParams
@@ -90,7 +91,7 @@ def generate(
         if as_json or len(job.prompts) > 1:
             _print_all(llm, job, figures, as_json)
         else:
-            _print_stream(llm, job, figures)
+            print_reply(job.stream(llm, job.prompts[0]), figures.saw)
         if stats:
             notes().print(figures.table())
 
@@ -151,20 +152,6 @@ def _read(file: TextIO) -> str:
         return file.read()
     except UnicodeDecodeError as error:
         raise RequestError(f"{file.name} must be UTF-8 text ({error}). Convert it.", param="prompt") from None
-
-
-def _print_stream(llm: LLM, job: _Job, figures: RunFigures) -> None:
-    """Write the one reply as it comes; its reasoning only where somebody watches."""
-    console = notes()
-    for delta, output in job.stream(llm, job.prompts[0]):
-        figures.saw(output)
-        if delta.reasoning and console.is_terminal:
-            console.print(delta.reasoning, style="dim", end="", markup=False)
-        if delta.content:
-            write(delta.content)
-        for call in delta.tool_calls:
-            write(msgspec.json.encode(call).decode(), end="\n")
-    write("\n")
 
 
 def _print_all(llm: LLM, job: _Job, figures: RunFigures, as_json: bool) -> None:

@@ -11,11 +11,13 @@ import click
 import msgspec
 from rich.table import Table
 
+from milepost.byte_counts import format_bytes, parse_bytes
 from milepost.cli.options import examples, model_argument
 from milepost.cli.terminal import figures_table, results
-from milepost.config import DTYPE_ITEMSIZE, parse_bytes
+from milepost.config import DTYPE_ITEMSIZE
+from milepost.error_text import one_of
 from milepost.errors import ConfigError
-from milepost.machine import format_bytes, nearest
+from milepost.memory.capacity import max_sequences
 from milepost.memory.layout import DEFAULT_BLOCK_SIZE, PagedLayout, paged_layout
 
 if TYPE_CHECKING:
@@ -78,10 +80,7 @@ def inspect_checkpoint(
 
 def _itemsize(option: str, name: str) -> int:
     if name not in DTYPE_ITEMSIZE:
-        raise ConfigError(
-            f"--{option} must be one of {', '.join(DTYPE_ITEMSIZE)}. Given: {name!r}."
-            f"{nearest(name, DTYPE_ITEMSIZE)}"
-        )
+        raise ConfigError(one_of(f"--{option}", name, DTYPE_ITEMSIZE))
     return DTYPE_ITEMSIZE[name]
 
 
@@ -164,11 +163,10 @@ def _page_figures(layout: PagedLayout) -> dict[str, str]:
 
 
 def _arena_figures(spec: ModelSpec, layout: PagedLayout, arena: int) -> dict[str, str]:
-    usable = max(0, arena // layout.page_bytes - 1)  # the dummy page serves nobody
-    figures = {"pages": f"{usable:,} and the dummy page"}
+    num_pages = arena // layout.page_bytes
+    figures = {"pages": f"{max(0, num_pages - 1):,} and the dummy page"}
     for tokens in sorted({min(tokens, spec.max_position) for tokens in SEQUENCE_LENGTHS}):
-        need = layout.pages_per_state + layout.blocks_for(tokens) * layout.pages_per_block
-        figures[f"sequences of {tokens:,} tokens"] = f"{usable // need:,}"
+        figures[f"sequences of {tokens:,} tokens"] = f"{max_sequences(layout, num_pages, tokens):,}"
     return figures
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from milepost.engine.async_engine import AsyncEngine
     from milepost.llm import LoadedEngine
-    from milepost.server import Services
+    from milepost.server import Metrics, Services
 
 __all__ = ["serve"]
 
@@ -59,7 +59,7 @@ def serve(
     """
     # These load torch and the HTTP stack, which takes seconds.
     from milepost.engine.async_engine import AsyncEngine
-    from milepost.server import DEFAULT_DRAIN_SECONDS, bind, create_app
+    from milepost.server import DEFAULT_DRAIN_SECONDS, Metrics, bind, create_app
     from milepost.server import serve as run_server
 
     if drain_seconds is not None and not drain_seconds >= 0:  # refuses NaN too
@@ -71,11 +71,12 @@ def serve(
         with progress_bar("Loading weights") as progress:
             from milepost.llm import load_engine
 
-            loaded = load_engine(config, progress=progress)
+            metrics = Metrics()
+            loaded = load_engine(config, progress=progress, observer=metrics)
         engine = AsyncEngine(loaded.engine)
         try:
             run_server(
-                create_app(_services(loaded, engine)),
+                create_app(_services(loaded, engine, metrics)),
                 listener,
                 drain_seconds=DEFAULT_DRAIN_SECONDS if drain_seconds is None else drain_seconds,
                 log_level=log_level,
@@ -87,12 +88,13 @@ def serve(
         listener.close()
 
 
-def _services(loaded: LoadedEngine, engine: AsyncEngine) -> Services:
+def _services(loaded: LoadedEngine, engine: AsyncEngine, metrics: Metrics) -> Services:
     from milepost.server import Services  # as above
 
     config = loaded.config
     return Services(
         engine=engine,
+        metrics=metrics,
         tokenizer=loaded.tokenizer,
         encoding=loaded.encoding,
         model_name=config.served_model_name,

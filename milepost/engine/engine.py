@@ -10,6 +10,7 @@ from milepost.engine.detokenizer import Detokenizer, TokenDecoder
 from milepost.engine.executor import Executor
 from milepost.engine.reports import EngineObserver, EngineStats
 from milepost.errors import EngineStoppedError
+from milepost.scheduler.limits import Limits
 from milepost.scheduler.reports import TokenUpdate
 from milepost.scheduler.scheduler import Scheduler
 from milepost.types import FinishReason, Request, RequestOutput, Usage
@@ -39,7 +40,7 @@ class Engine:
     `abort` or from `close`. When the executor fails (raises), every request alive ends with
     `FinishReason.ERROR` in that step's outputs, and the engine takes no more.
 
-    Not thread-safe, `validate` apart; `AsyncEngine` is the front for threads and event loops.
+    Not thread-safe, `limits` apart; `AsyncEngine` is the front for threads and event loops.
 
     Args:
         executor: computes the steps; the engine closes it.
@@ -81,18 +82,14 @@ class Engine:
         return self._failure
 
     @property
-    def max_length(self) -> int:
-        """Most tokens of a request, prompt and output together."""
-        return self._scheduler.max_length
+    def limits(self) -> Limits:
+        """What can be served at all; safe to ask from any thread."""
+        return self._scheduler.limits
 
     @property
     def clock(self) -> Callable[[], float]:
         """The engine's clock, in seconds."""
         return self._clock
-
-    def validate(self, request: Request) -> None:
-        """Raise `RequestError` if the request could never be served. Safe from any thread."""
-        self._scheduler.validate(request)
 
     def submit(self, request: Request) -> None:
         """Accept a request.

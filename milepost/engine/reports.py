@@ -42,6 +42,6 @@ class EngineObserver(Protocol):
         """A request got another token, `seconds` after its previous one (ITL)."""
         ...
 
-    def finished(self, reason: FinishReason, usage: Usage, seconds: float) -> None:
+    def finished(self, reason: FinishReason, usage: Usage, seconds: float, /) -> None:
         """A request ended, `seconds` after it arrived."""
         ...

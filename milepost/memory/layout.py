@@ -25,8 +25,9 @@ import msgspec
 from milepost.errors import ConfigError
 from milepost.model_spec import KdaSpec, ModelSpec
 
-__all__ = ["Layout", "PagedLayout", "paged_layout"]
+__all__ = ["DUMMY_PAGE", "Layout", "PagedLayout", "paged_layout"]
 
+DUMMY_PAGE = 0  # padding points here; it is counted in the budget and no owner ever gets it
 DEFAULT_BLOCK_SIZE = 64
 MAX_TILE_ROWS = 16
 RECURRENT_ITEMSIZE = 4  # fp32, whatever the model's dtype; only a float64 engine keeps float64

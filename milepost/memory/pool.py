@@ -27,10 +27,9 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from milepost.errors import ConfigError, InvariantError
+from milepost.memory.layout import DUMMY_PAGE
 
-__all__ = ["DUMMY_PAGE", "TRANSITIONS", "Lease", "PageCounts", "PagePool", "PageState"]
-
-DUMMY_PAGE = 0
+__all__ = ["TRANSITIONS", "Lease", "PageCounts", "PagePool", "PageState"]
 
 
 class PageState(enum.IntEnum):

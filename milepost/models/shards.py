@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import mmap
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, BinaryIO, Final
@@ -24,15 +24,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from milepost.error_text import listing
 from milepost.errors import CheckpointError
 
-__all__ = ["DTYPES", "Checkpoint", "TensorEntry", "listing"]
+__all__ = ["DTYPES", "Checkpoint", "TensorEntry"]
 
 INDEX_NAME: Final = "model.safetensors.index.json"
 SINGLE_NAME: Final = "model.safetensors"
 MAX_HEADER_BYTES: Final = 100_000_000  # safetensors' own limit
 STAGING_BYTES: Final = 8 << 20
-MAX_SHOWN: Final = 20
 
 DTYPES: Final[dict[str, torch.dtype]] = {
     "F64": torch.float64,
@@ -49,7 +49,6 @@ DTYPES: Final[dict[str, torch.dtype]] = {
     "BOOL": torch.bool,
 }
 ITEM_BYTES: Final = {name: dtype.itemsize for name, dtype in DTYPES.items()}
-
 
 _Size = Annotated[int, msgspec.Meta(ge=0)]
 
@@ -143,13 +142,6 @@ class Checkpoint:
             with _open(shard) as file:
                 self._maps[shard] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         return self._maps[shard]
-
-
-def listing(items: Iterable[str]) -> str:
-    """The first 20 items, one a line, and how many more there are."""
-    every = list(items)
-    shown = "".join(f"\n  - {item}" for item in every[:MAX_SHOWN])
-    return shown + (f"\n  ... and {len(every) - MAX_SHOWN} more" if len(every) > MAX_SHOWN else "")
 
 
 def _give_back(mapped: mmap.mmap, begin: int, size: int) -> None:

@@ -19,9 +19,10 @@ from typing import Final, Protocol
 import torch
 from torch import Tensor
 
+from milepost.error_text import listing
 from milepost.errors import CheckpointError
 from milepost.kernels.precision import compute_dtype
-from milepost.models.shards import Checkpoint, TensorEntry, listing
+from milepost.models.shards import Checkpoint, TensorEntry
 
 __all__ = [
     "CheckpointData",

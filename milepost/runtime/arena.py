@@ -16,13 +16,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from milepost.byte_counts import format_bytes
 from milepost.errors import ConfigError, InvariantError
-from milepost.machine import format_bytes
+from milepost.kernels.paging import PagedState
 from milepost.memory.layout import PagedLayout
 
-__all__ = ["DUMMY_PAGE", "Arena"]
-
-DUMMY_PAGE = 0  # padding points here; no request ever owns it
+__all__ = ["Arena"]
 
 # Every byte 0xFF: NaN when read as float64, float32, bfloat16, float16 or fp8 (e4m3).
 _POISON = 0xFF
@@ -84,32 +83,35 @@ class Arena:
         """Poison every page, the dummy page too. This commits the whole arena's memory."""
         self.bytes.fill_(_POISON)
 
-    def finite_states(self, state_tables: Tensor) -> Tensor:
-        """Which states hold finite numbers only; what pads their tiles and pages is not looked at.
+    def states(self, tables: Tensor) -> PagedState:
+        """Some sequences' states as kernels see them; `tables` are their state tables.
 
         Args:
-            state_tables: [rows, pages_per_state] int64.
+            tables: [rows, pages_per_state] int64.
+        """
+        return PagedState(
+            recurrent=self.recurrent,
+            conv=self.conv,
+            table=tables,
+            tiles_per_page=self.layout.tiles_per_page,
+        )
+
+    def finite_states(self, states: PagedState) -> Tensor:
+        """Which states hold finite numbers only; what pads their tiles and pages is not looked at.
 
         Returns:
             [rows] bool.
         """
         layout = self.layout
         recurrent_tiles = layout.num_kda_layers * layout.recurrent_tiles_per_layer
-        tiles = self._tile_ids(state_tables, 0, recurrent_tiles)
+        tiles = states.tile_ids(0, recurrent_tiles)
         finite = torch.isfinite(self.recurrent[tiles]).flatten(1).all(dim=1)  # [rows]
         window_size = layout.conv_window * layout.conv_channels
         for kda_index in range(layout.num_kda_layers):
-            first = layout.first_conv_tile(kda_index)
-            tiles = self._tile_ids(state_tables, first, layout.conv_tiles_per_layer)
+            tiles = states.tile_ids(layout.first_conv_tile(kda_index), layout.conv_tiles_per_layer)
             window = self.conv[tiles].flatten(1)[:, :window_size]  # [rows, window * channels]
             finite &= torch.isfinite(window).all(dim=1)
         return finite
-
-    def _tile_ids(self, state_tables: Tensor, first: int, count: int) -> Tensor:
-        """Arena tiles of a run of each state's tiles: [rows, count]."""
-        tile = torch.arange(first, first + count)
-        per_page = self.layout.tiles_per_page
-        return state_tables[:, tile // per_page] * per_page + tile % per_page
 
     def _fill(self, pages: Sequence[int], byte: int) -> None:
         if not pages:

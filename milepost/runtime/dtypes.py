@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from milepost.config import DTYPE_ITEMSIZE
+from milepost.error_text import one_of
 from milepost.errors import ConfigError
-from milepost.machine import nearest
 
 __all__ = ["torch_dtype"]
 
@@ -21,8 +21,5 @@ def torch_dtype(name: str) -> torch.dtype:
     """
     dtype = _DTYPES.get(name)
     if dtype is None:
-        raise ConfigError(
-            f"dtype must be one of {', '.join(DTYPE_ITEMSIZE)}. Given: {name!r}."
-            f"{nearest(name, DTYPE_ITEMSIZE)}"
-        )
+        raise ConfigError(one_of("dtype", name, DTYPE_ITEMSIZE))
     return dtype

@@ -11,12 +11,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from milepost.errors import InvariantError
-from milepost.kernels.paging import PagedKv, PagedState, Ragged
+from milepost.kernels.paging import PagedKv, Ragged
+from milepost.memory.layout import DUMMY_PAGE
 from milepost.models.inputs import StepInputs
-from milepost.runtime.arena import DUMMY_PAGE, Arena
+from milepost.runtime.arena import Arena
 from milepost.types import Row
 
-__all__ = ["step_inputs"]
+__all__ = ["step_inputs", "warm_up_inputs"]
+
+_WARM_UP_LENGTHS = (130, 2, 1, 1)  # whole chunks and a rest, a short chunk, decodes
 
 
 def step_inputs(rows: Sequence[Row], arena: Arena) -> StepInputs:
@@ -34,14 +37,23 @@ def step_inputs(rows: Sequence[Row], arena: Arena) -> StepInputs:
     return StepInputs(
         token_ids=_ints(chain.from_iterable(row.token_ids for row in rows), offsets[-1]),
         ragged=Ragged(cu_seqlens=torch.tensor(offsets), starts=torch.tensor([row.start for row in rows])),
-        state=PagedState(
-            recurrent=arena.recurrent,
-            conv=arena.conv,
-            table=_state_tables(rows, arena),
-            tiles_per_page=arena.layout.tiles_per_page,
-        ),
+        state=arena.states(_state_tables(rows, arena)),
         kv=PagedKv(cache=arena.kv, block_table=_block_tables(rows, arena)),
         sample_index=torch.tensor(sampled, dtype=torch.int64),
+    )
+
+
+def warm_up_inputs(arena: Arena) -> StepInputs:
+    """A step that reads and writes nothing but the dummy page, and takes every kind of row."""
+    rows = len(_WARM_UP_LENGTHS)
+    offsets = [0, *accumulate(_WARM_UP_LENGTHS)]
+    blocks = arena.layout.blocks_for(max(_WARM_UP_LENGTHS))
+    return StepInputs(
+        token_ids=torch.zeros(offsets[-1], dtype=torch.int64),
+        ragged=Ragged(cu_seqlens=torch.tensor(offsets), starts=torch.zeros(rows, dtype=torch.int64)),
+        state=arena.states(torch.full((rows, arena.layout.pages_per_state), DUMMY_PAGE)),
+        kv=PagedKv(cache=arena.kv, block_table=torch.full((rows, blocks), DUMMY_PAGE)),
+        sample_index=torch.tensor(offsets[1:]) - 1,
     )
 
 
@@ -79,7 +91,8 @@ def _block_tables(rows: Sequence[Row], arena: Arena) -> Tensor:
                 f"Request {row.request_id!r}: {row.start + len(row.token_ids)} tokens need {count} blocks, "
                 f"its table has {len(row.block_table)}."
             )
-        tables[index, :count] = row.block_table[:count]
+        # As an array first: slicing a table makes a list, which costs far more at long contexts.
+        tables[index, :count] = np.asarray(row.block_table)[:count]
         if not tables[index, :count].all():
             raise InvariantError(f"Request {row.request_id!r} holds the dummy page as a block.")
     _check_pages(rows, tables, arena)

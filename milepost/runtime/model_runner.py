@@ -13,7 +13,7 @@ from milepost.memory.layout import PagedLayout
 from milepost.models.inputs import StepInputs
 from milepost.runtime.arena import Arena
 from milepost.runtime.dtypes import torch_dtype
-from milepost.runtime.inputs import step_inputs
+from milepost.runtime.inputs import step_inputs, warm_up_inputs
 from milepost.runtime.sampler import Sampler
 from milepost.types import Batch, BatchResult, Row, RowResult
 
@@ -115,6 +115,15 @@ class ModelRunner:
             results = self._draw(batch, logits, failed)
         return BatchResult(step=batch.step, rows=results)
 
+    def warm_up(self) -> None:
+        """Run a step on the dummy page, so that kernels are compiled before the first request waits for them.
+
+        Raises:
+            EngineStoppedError: the runner is closed.
+        """
+        with torch.inference_mode():
+            self._model.forward(warm_up_inputs(self.arena))
+
     def close(self) -> None:
         """Give the arena's memory back. Safe to call twice."""
         self._arena = None
@@ -134,7 +143,7 @@ class ModelRunner:
     def _rows_with_broken_states(self, batch: Batch, inputs: StepInputs) -> dict[str, RowResult]:
         if not self._check_states:
             return {}
-        finite = self.arena.finite_states(inputs.state.table).tolist()
+        finite = self.arena.finite_states(inputs.state).tolist()
         broken = [row for row, is_finite in zip(batch.rows, finite, strict=True) if not is_finite]
         return {row.request_id: _broken_state(row) for row in broken}
 

@@ -24,7 +24,7 @@ class Limits:
         self._layout = layout
         self._num_usable = pool.num_usable
         # The last token drawn is never computed, so it needs no room in a page.
-        self.max_length = min(config.max_model_len, max_sequence_tokens(layout, pool) + 1)
+        self.max_length = min(config.max_model_len, max_sequence_tokens(layout, pool.num_pages) + 1)
 
     def validate(self, request: Request) -> None:
         """Refuse what could never be served. Safe from any thread.

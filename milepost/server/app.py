@@ -8,6 +8,7 @@ import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.routing import Route
@@ -15,9 +16,9 @@ from starlette.routing import Route
 from milepost.errors import MilepostError
 from milepost.server.chat_api import chat_completions
 from milepost.server.completion_api import completions
+from milepost.server.endpoint import check_model, front_of
 from milepost.server.errors import HttpError, error_response, to_http_error
-from milepost.server.exchange import check_model, front_of
-from milepost.server.generation import Front
+from milepost.server.front import Front
 from milepost.server.responses import Model, ModelList
 from milepost.server.services import Services
 from milepost.server.streaming import ClientDisconnectedError
@@ -46,6 +47,8 @@ def create_app(services: Services) -> Starlette:
             MilepostError: _on_error,
             HTTPException: _on_http_exception,
             ClientDisconnectedError: _on_disconnect,
+            ClientDisconnect: _on_disconnect,
+            RecursionError: _on_error,
             Exception: _on_error,
         },
     )
@@ -64,7 +67,9 @@ async def _model(http: HttpRequest) -> Response:
 
 
 def _model_object(services: Services) -> Model:
-    return Model(id=services.model_name, created=services.created, max_model_len=services.engine.max_length)
+    return Model(
+        id=services.model_name, created=services.created, max_model_len=services.engine.limits.max_length
+    )
 
 
 async def _health(http: HttpRequest) -> Response:

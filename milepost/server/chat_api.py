@@ -8,18 +8,15 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from milepost.chat.encoding import ChatEncoding, EncodedPrompt
 from milepost.chat.messages import ToolCall
 from milepost.chat.reply import Reply, ReplyDelta, ReplyParser, collect_reply
-from milepost.errors import RequestError
-from milepost.server.errors import HttpError
-from milepost.server.exchange import check_model, front_of, new_id, read_request
-from milepost.server.fields import read_body
-from milepost.server.generation import Front, Run
+from milepost.server.endpoint import fields_renamed, front_of, new_id, read_request
+from milepost.server.front import Front, Run
 from milepost.server.logprobs import chat_logprobs
 from milepost.server.requests import CHAT_HARMLESS, ChatRequest
 from milepost.server.responses import (
@@ -32,10 +29,11 @@ from milepost.server.responses import (
     ChatMessage,
     FunctionCall,
     ToolCallBody,
+    UsageBody,
     usage_body,
 )
 from milepost.server.streaming import EventStream, event, unless_disconnected
-from milepost.types import FinishReason, Request, TokenLogprobs, Usage
+from milepost.types import FinishReason, Request, TokenLogprobs
 
 __all__ = ["chat_completions"]
 
@@ -43,17 +41,13 @@ __all__ = ["chat_completions"]
 async def chat_completions(http: HttpRequest) -> Response:
     """Answer a conversation, whole or as a stream."""
     front = front_of(http)
-    asked = read_body(await read_request(http), ChatRequest, CHAT_HARMLESS)
-    front.check_open()
-    check_model(asked.model, front.services.model_name)
-    asked.check()
+    asked = await read_request(http, ChatRequest, CHAT_HARMLESS)
     encoding = front.services.encoding
-    if encoding is None:
-        raise HttpError(400, "This model has no chat form. Use /v1/completions.", code="no_chat_form")
-    # Away from the event loop: a long conversation takes long to tokenise.
-    prompt = await asyncio.to_thread(_encode, encoding, asked)
-    exchange = _Exchange(front, asked, prompt, encoding.reply_parser(prompt))
-    run = front.submit(exchange.request(encoding), "chat")
+    with fields_renamed(asked.wire_names):
+        # Away from the event loop: a long conversation takes long to tokenise.
+        prompt = await asyncio.to_thread(_encode, encoding, asked)
+        exchange = _Exchange(front, asked, prompt, encoding.reply_parser(prompt))
+        run = front.submit(exchange.request(), "chat")
     if asked.stream:
         return EventStream(exchange.chunks(run), [run])
     body = await unless_disconnected(http, exchange.whole(run), [run])
@@ -61,20 +55,13 @@ async def chat_completions(http: HttpRequest) -> Response:
 
 
 def _encode(encoding: ChatEncoding, asked: ChatRequest) -> EncodedPrompt:
-    try:
-        return encoding.encode(
-            asked.messages,
-            thinking=asked.chat_template_kwargs.thinking,
-            thinking_effort=asked.reasoning_effort,
-            tools=asked.tools or None,
-            tool_choice=asked.tool_choice,
-        )
-    except RequestError as error:
-        if error.param != "thinking_effort":
-            raise
-        # The protocol has another name for it.
-        message = str(error).replace("thinking_effort", "reasoning_effort")
-        raise RequestError(message, param="reasoning_effort") from None
+    return encoding.encode(
+        asked.messages,
+        thinking=asked.chat_template_kwargs.thinking,
+        thinking_effort=asked.reasoning_effort,
+        tools=asked.tools or None,
+        tool_choice=asked.tool_choice,
+    )
 
 
 @dataclass
@@ -89,12 +76,12 @@ class _Exchange:
     created: int = field(default_factory=lambda: int(time.time()))
     num_tool_calls: int = 0
 
-    def request(self, encoding: ChatEncoding) -> Request:
+    def request(self) -> Request:
         """What the engine is asked."""
         return Request(
             request_id=self.id,
             prompt_token_ids=self.prompt.token_ids,
-            sampling=self.asked.to_sampling(encoding.stop_token_ids),
+            sampling=self.asked.to_sampling(),
             priority=self.asked.priority,
             message_ends=self.prompt.message_ends,
         )
@@ -131,7 +118,7 @@ class _Exchange:
                 yield self._chunk(self._delta(delta), logprobs)
         yield self._chunk(ChatDelta(), finish_reason=self._finish_reason(output.finish_reason))
         if self.asked.include_usage:
-            yield self._usage_chunk(output.usage)
+            yield self._event([], usage_body([output.usage]))
 
     def _delta(self, delta: ReplyDelta) -> ChatDelta:
         calls = []
@@ -148,25 +135,16 @@ class _Exchange:
         self, delta: ChatDelta, logprobs: ChatLogprobs | None = None, finish_reason: str | None = None
     ) -> bytes:
         choice = ChatChunkChoice(delta=delta, logprobs=logprobs, finish_reason=finish_reason)
-        return event(
-            ChatChunk(
-                id=self.id,
-                created=self.created,
-                model=self.asked.model,
-                choices=[choice],
-                usage=None if self.asked.include_usage else UNSET,
-                system_fingerprint=self.front.services.system_fingerprint,
-            )
-        )
+        return self._event([choice], None if self.asked.include_usage else UNSET)
 
-    def _usage_chunk(self, usage: Usage) -> bytes:
+    def _event(self, choices: list[ChatChunkChoice], usage: UsageBody | UnsetType | None) -> bytes:
         return event(
             ChatChunk(
                 id=self.id,
                 created=self.created,
                 model=self.asked.model,
-                choices=[],
-                usage=usage_body([usage]),
+                choices=choices,
+                usage=usage,
                 system_fingerprint=self.front.services.system_fingerprint,
             )
         )

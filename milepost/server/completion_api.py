@@ -13,10 +13,8 @@ from msgspec import UNSET
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from milepost.errors import RequestError
-from milepost.server.exchange import check_model, front_of, new_id, read_request
-from milepost.server.fields import read_body
-from milepost.server.generation import Front, Run
+from milepost.server.endpoint import front_of, new_id, read_request
+from milepost.server.front import Front, Run
 from milepost.server.logprobs import completion_logprobs
 from milepost.server.requests import COMPLETION_HARMLESS, CompletionRequest
 from milepost.server.responses import Completion, CompletionChoice, CompletionLogprobs, usage_body
@@ -29,10 +27,7 @@ __all__ = ["completions"]
 async def completions(http: HttpRequest) -> Response:
     """Continue one prompt or several, whole or as a stream."""
     front = front_of(http)
-    asked = read_body(await read_request(http), CompletionRequest, COMPLETION_HARMLESS)
-    front.check_open()
-    check_model(asked.model, front.services.model_name)
-    asked.check()
+    asked = await read_request(http, CompletionRequest, COMPLETION_HARMLESS)
     prompts = await asyncio.to_thread(_tokenize, front, asked)
     exchange = _Exchange(front, asked)
     runs = _submit_all(front, exchange.requests(prompts))
@@ -57,24 +52,11 @@ def _submit_all(front: Front, requests: Sequence[Request]) -> list[Run]:
 
 
 def _tokenize(front: Front, asked: CompletionRequest) -> list[tuple[int, ...]]:
-    """Token ids of each prompt.
-
-    Raises:
-        RequestError: an empty prompt, or an id outside the vocabulary.
-    """
+    """Token ids of each prompt; whether they can be served, the engine checks."""
     tokenizer = front.services.tokenizer
-    found = []
-    for prompt in asked.prompts():
-        token_ids = tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
-        if not token_ids:
-            raise RequestError("prompt must hold at least one token. Given: an empty prompt.", param="prompt")
-        if bad := [token_id for token_id in token_ids if not 0 <= token_id < tokenizer.vocab_size]:
-            raise RequestError(
-                f"prompt: token ids must be between 0 and {tokenizer.vocab_size - 1}. Given: {bad[0]}.",
-                param="prompt",
-            )
-        found.append(tuple(token_ids))
-    return found
+    return [
+        tuple(tokenizer.encode(prompt) if isinstance(prompt, str) else prompt) for prompt in asked.prompts()
+    ]
 
 
 @dataclass

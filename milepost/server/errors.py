@@ -77,6 +77,8 @@ def to_http_error(error: Exception) -> HttpError:
             return HttpError(400, str(error), param=error.param, code="invalid_value")
         case InputError():
             return HttpError(400, str(error))
+        case RecursionError():
+            return HttpError(400, "The body is nested too deeply. Flatten it.", code="invalid_json")
         case EngineStoppedError():
             return unavailable(str(error))
         case ExecutionError():

@@ -7,13 +7,13 @@ that names it at any other.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import msgspec
 
+from milepost.error_text import as_json, nearest
 from milepost.server.errors import HttpError
 
 __all__ = ["ANY_STRING", "HarmlessValues", "read_body"]
@@ -30,7 +30,6 @@ HarmlessValues = Mapping[str, tuple[object, ...]]
 
 # Far above any tool's schema, far below what recursive code can follow.
 MAX_DEPTH = 100
-MAX_NAME_TO_MATCH = 100
 
 _PATH = re.compile(r" - at `\$\.?(?P<path>.*)`$")
 _UNKNOWN = re.compile(r"Object contains unknown field `(?P<name>.*?)`")
@@ -75,7 +74,9 @@ def _read_object(body: bytes) -> dict[str, Any]:
     except RecursionError:
         raise _too_deep() from None
     if not isinstance(content, dict):
-        raise HttpError(400, f"The body must be a JSON object. Given: {_json(content)}.", code="invalid_type")
+        raise HttpError(
+            400, f"The body must be a JSON object. Given: {as_json(content)}.", code="invalid_type"
+        )
     if _is_deeper(content, MAX_DEPTH):
         raise _too_deep()
     return content
@@ -108,17 +109,15 @@ def _is_harmless(value: object, allowed: tuple[object, ...]) -> bool:
 
 
 def _unknown_field(field: str, known: tuple[str, ...]) -> HttpError:
-    # Matching takes time with the square of the length, and nobody misspells by kilobytes.
-    near = difflib.get_close_matches(field, known, n=1) if len(field) <= MAX_NAME_TO_MATCH else []
-    hint = f" Did you mean '{near[0]}'?" if near else " Leave it out."
+    hint = nearest(field, known) or " Leave it out."
     return HttpError(400, f"Unknown field '{field}'.{hint}", param=field, code="unknown_parameter")
 
 
 def _unsupported_value(field: str, value: object, allowed: tuple[object, ...]) -> HttpError:
-    accepted = ["left out", *(_json(item) for item in allowed if item is not ANY_STRING)]
+    accepted = ["left out", *(as_json(item) for item in allowed if item is not ANY_STRING)]
     message = (
         f"'{field}' is not supported by this server; it may only be {' or '.join(accepted)}. "
-        f"Given: {_json(value)}."
+        f"Given: {as_json(value)}."
     )
     return HttpError(400, message, param=field, code="unsupported_parameter")
 
@@ -137,8 +136,3 @@ def _invalid(message: str) -> HttpError:
         return HttpError(400, f"The field '{param}' is missing.", param=param, code="missing_parameter")
     what = what[:1].lower() + what[1:]
     return HttpError(400, f"'{path}': {what}.", param=path or None, code="invalid_type")
-
-
-def _json(value: object, limit: int = 100) -> str:
-    text = msgspec.json.encode(value).decode()
-    return text if len(text) <= limit else f"{text[:limit]}..."

@@ -1,4 +1,4 @@
-"""Prometheus metrics: counted where replies are written, and read off the engine when scraped."""
+"""Prometheus metrics: told by the engine and by the endpoints, and read off the engine when scraped."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from milepost.engine.reports import EngineStats
-from milepost.types import Usage
+from milepost.types import FinishReason, Usage
 
 __all__ = ["Metrics"]
 
@@ -18,13 +18,13 @@ LATENCY_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2
 
 
 class Metrics:
-    """The server's own counters and histograms, and a window on the engine's.
+    """The server's counters and histograms, and a window on the engine's.
 
-    Args:
-        engine_stats: a snapshot of the engine, taken at each scrape.
+    The `milepost.engine.reports.EngineObserver` that the engine is built with: latencies are taken
+    where tokens are drawn, since outputs that a slow client has not taken yet merge into one.
     """
 
-    def __init__(self, engine_stats: Callable[[], EngineStats]) -> None:
+    def __init__(self) -> None:
         # A registry of our own: two servers in one process don't clash, tests least of all.
         self._registry = CollectorRegistry()
         self._requests = Counter(
@@ -53,6 +53,9 @@ class Metrics:
         self._duration = self._histogram(
             "milepost_request_duration_seconds", "From a request's arrival to its end."
         )
+
+    def watch(self, engine_stats: Callable[[], EngineStats]) -> None:
+        """Also report a snapshot of the engine, taken at each scrape."""
         self._registry.register(_EngineCollector(engine_stats))
 
     def render(self) -> bytes:
@@ -63,24 +66,25 @@ class Metrics:
         """A reply had an error status."""
         self._errors.labels(str(status)).inc()
 
-    def first_tokens(self, count: int, seconds: float) -> None:
-        """A request's first tokens came, `seconds` after it arrived."""
-        self._output_tokens.inc(count)
+    def request_ended(self, endpoint: str, reason: FinishReason) -> None:
+        """An endpoint's request ended for `reason`."""
+        self._requests.labels(endpoint, reason.value).inc()
+
+    def first_token(self, seconds: float) -> None:
+        """A request got its first token, `seconds` after it arrived."""
+        self._output_tokens.inc()
         self._first_token.observe(seconds)
 
-    def more_tokens(self, count: int, seconds: float) -> None:
-        """`count` more tokens of a request came together, `seconds` after the ones before."""
-        self._output_tokens.inc(count)
-        for _ in range(count):
-            self._inter_token.observe(seconds / count)
+    def next_token(self, seconds: float) -> None:
+        """A request got another token, `seconds` after its previous one."""
+        self._output_tokens.inc()
+        self._inter_token.observe(seconds)
 
-    def finish(self, endpoint: str, reason: str, seconds: float, usage: Usage | None) -> None:
-        """A request ended for `reason`, `seconds` after it arrived; `usage` as far as known."""
-        self._requests.labels(endpoint, reason).inc()
+    def finished(self, _reason: FinishReason, usage: Usage, seconds: float) -> None:
+        """The engine ended a request, `seconds` after it arrived."""
         self._duration.observe(seconds)
-        if usage is not None:
-            self._prompt_tokens.inc(usage.prompt_tokens)
-            self._cached_tokens.inc(usage.cached_tokens)
+        self._prompt_tokens.inc(usage.prompt_tokens)
+        self._cached_tokens.inc(usage.cached_tokens)
 
     def _counter(self, name: str, text: str) -> Counter:
         return Counter(name, text, registry=self._registry)
@@ -105,7 +109,7 @@ class _EngineCollector(Collector):
         yield GaugeMetricFamily("milepost_running_requests", "Requests that hold pages.", stats.running)
         yield GaugeMetricFamily("milepost_waiting_requests", "Requests in the queue.", stats.waiting)
         pages = GaugeMetricFamily("milepost_pages", "Pages of the arena by state.", labels=["state"])
-        for state in ("free", "reserved", "writing", "owned"):
+        for state in ("free", "reserved", "writing", "owned", "tainted"):
             pages.add_metric([state], getattr(stats.pages, state))
         yield pages
         yield CounterMetricFamily("milepost_preemptions", "Preemptions by recompute.", stats.preemptions)

@@ -105,20 +105,16 @@ class SamplingFields(msgspec.Struct, frozen=True, kw_only=True):
                 "stream_options only means something with stream: true. Leave it out.", param="stream_options"
             )
 
-    def sampling(
-        self, *, max_tokens: int | None, logprobs: int | None, end_token_ids: tuple[int, ...] = ()
-    ) -> SamplingParams:
-        """The engine's form of the fields.
+    def sampling(self, *, max_tokens: int | None, logprobs: int | None) -> SamplingParams:
+        """The engine's form of the fields; which tokens end a reply of this model, the engine knows.
 
         Args:
             max_tokens: the limit that the endpoint derived.
             logprobs: alternatives per token, or None.
-            end_token_ids: tokens that end a reply unless ``ignore_eos``.
 
         Raises:
             RequestError: a value is out of range.
         """
-        ends = () if self.ignore_eos else end_token_ids
         return SamplingParams(
             temperature=self.temperature,
             top_k=0 if self.top_k == -1 else self.top_k,  # -1 is the field's other spelling of "off"
@@ -130,7 +126,7 @@ class SamplingFields(msgspec.Struct, frozen=True, kw_only=True):
             seed=self.seed,
             max_tokens=max_tokens,
             stop=(self.stop,) if isinstance(self.stop, str) else tuple(self.stop),
-            stop_token_ids=tuple(dict.fromkeys((*self.stop_token_ids, *ends))),
+            stop_token_ids=tuple(self.stop_token_ids),
             ignore_eos=self.ignore_eos,
             logprobs=logprobs,
         )
@@ -166,11 +162,22 @@ class ChatRequest(SamplingFields, frozen=True, kw_only=True):
                 param="max_completion_tokens",
             )
 
-    def to_sampling(self, end_token_ids: tuple[int, ...]) -> SamplingParams:
-        """The engine's form; a reply also ends at the encoding's end tokens."""
+    @property
+    def wire_names(self) -> dict[str, str]:
+        """This endpoint's names of what encoding and engine call otherwise."""
+        limit = "max_tokens" if self.max_completion_tokens is None else "max_completion_tokens"
+        return {
+            "thinking": "chat_template_kwargs.thinking",
+            "thinking_effort": "reasoning_effort",
+            "max_tokens": limit,
+            "prompt": "messages",
+        }
+
+    def to_sampling(self) -> SamplingParams:
+        """The engine's form; see `SamplingFields.sampling`."""
         limit = self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
         logprobs = (self.top_logprobs or 0) if self.logprobs else None
-        return self.sampling(max_tokens=limit, logprobs=logprobs, end_token_ids=end_token_ids)
+        return self.sampling(max_tokens=limit, logprobs=logprobs)
 
 
 class CompletionRequest(SamplingFields, frozen=True, kw_only=True):
@@ -200,7 +207,7 @@ class CompletionRequest(SamplingFields, frozen=True, kw_only=True):
         )
 
     def to_sampling(self) -> SamplingParams:
-        """The engine's form; what ends a text of this model, the engine knows."""
+        """The engine's form; see `SamplingFields.sampling`."""
         limit = DEFAULT_COMPLETION_TOKENS if self.max_tokens is None else self.max_tokens
         return self.sampling(max_tokens=limit, logprobs=self.logprobs)
 

@@ -12,7 +12,7 @@ import uvicorn
 from starlette.applications import Starlette
 
 from milepost.errors import ConfigError
-from milepost.server.generation import Front
+from milepost.server.front import Front
 
 __all__ = ["DEFAULT_DRAIN_SECONDS", "DrainingServer", "bind", "serve"]
 

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from milepost.engine.executor import Executor
 from milepost.errors import InvariantError
+from milepost.memory.layout import DUMMY_PAGE
 from milepost.types import Batch, BatchResult, Row
 
 __all__ = ["PoisonablePages", "PoisoningExecutor"]
@@ -54,7 +55,7 @@ class PoisoningExecutor:
         Raises:
             InvariantError: the steps before wrote a page that nobody owned.
         """
-        untouched = sorted(self._poisoned - {0})
+        untouched = sorted(self._poisoned - {DUMMY_PAGE})
         if not self._pages.poisoned(untouched):
             written = [page for page in untouched if not self._pages.poisoned([page])]
             raise InvariantError(f"Pages {written} were written while nobody owned them.")

@@ -12,8 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from milepost.errors import InvariantError
-from milepost.memory.layout import Layout
-from milepost.memory.pool import DUMMY_PAGE
+from milepost.memory.layout import DUMMY_PAGE, Layout
 from milepost.types import Batch, BatchResult, NewRequest, Row, RowResult
 
 __all__ = ["TagExecutor", "drawn_token", "expected_output", "extend_tag", "tag_of"]

@@ -62,8 +62,8 @@ def toy_k3_config(  # noqa: PLR0913 - every size of the model is an argument
     """
     if packed_experts and (latent_size % 32 or moe_intermediate % 32):
         raise ConfigError(
-            f"packed experts need widths that are multiples of 32; given latent_size {latent_size} and "
-            f"moe_intermediate {moe_intermediate}"
+            f"Packed experts need widths that are multiples of 32. Given: latent_size {latent_size} and "
+            f"moe_intermediate {moe_intermediate}."
         )
     text: Config = {
         "activation_situ_beta": 4.0,

@@ -15,7 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from milepost.models.mxfp4 import MXFP4_GROUP, dequantize_mxfp4, quantize_mxfp4
+from milepost.kernels.mxfp4 import GROUP, dequantize
+from milepost.models.mxfp4 import quantize_mxfp4
 
 __all__ = ["toy_tensors"]
 
@@ -207,18 +208,18 @@ class _ToyWeights:
 
     def _k3_expert_matrix(self, name: str, weight: Tensor) -> Named:
         """Packed, or the very same values unpacked: the two forms of a checkpoint are one model."""
-        if weight.shape[-1] % MXFP4_GROUP:
+        if weight.shape[-1] % GROUP:
             yield name, weight.to(self._dtype)
             return
         spread = 2.0 ** self._uniform(
-            f"{name}.spread", (weight.shape[0], weight.shape[1] // MXFP4_GROUP), -2.0, 1.0
+            f"{name}.spread", (weight.shape[0], weight.shape[1] // GROUP), -2.0, 1.0
         )
-        packed, scale = quantize_mxfp4(weight * spread.repeat_interleave(MXFP4_GROUP, dim=1))
+        packed, scale = quantize_mxfp4(weight * spread.repeat_interleave(GROUP, dim=1))
         if self._is_packed:
             yield f"{name}_packed", packed
             yield f"{name}_scale", scale
         else:
-            yield name, dequantize_mxfp4(packed, scale, self._dtype)
+            yield name, dequantize(packed, scale, self._dtype)
 
     # ---- what a text engine skips ----------------------------------------------------------------
 

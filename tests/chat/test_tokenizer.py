@@ -206,6 +206,8 @@ def test_damaged_hf_files_are_refused(tmp_path: Path) -> None:
         ({"model": content["model"] | {"merges": [["a", "\u01ff"]]}}, "can't be read"),
         ({"model": content["model"] | {"vocab": {"▁a": 0}}}, "not spelled in byte-level BPE's alphabet"),
         ({"added_tokens": [{"id": 3}]}, "added_tokens must hold objects"),
+        ({"added_tokens": [{"id": float("inf"), "content": "x"}]}, "added_tokens must hold objects"),
+        ({"added_tokens": True}, "added_tokens must be a list"),
     ):
         (folder / "tokenizer.json").write_text(json.dumps(content | change))
         with pytest.raises(TokenizerError, match=message):

@@ -38,7 +38,7 @@ def start(request: pytest.FixtureRequest) -> Start:
             text=True,
             encoding="utf-8",
             env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-            preexec_fn=_interruptible,  # noqa: PLW1509 - resets one signal, takes no lock
+            preexec_fn=_interruptible,  # noqa: PLW1509  # resets one signal, takes no lock
             **more,
         )
 

@@ -214,7 +214,7 @@ def test_a_full_disk_leaves_nothing_half_written(
 
         monkeypatch.setattr(writer, "save_file", full)
     assert run(["export-toy", str(tmp_path / "toy")]) == 2
-    assert "make room" in error_line(capsys)
+    assert "make room" in error_line(capsys).lower()
     assert list(tmp_path.iterdir()) == []
 
 

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from milepost.config import EngineConfig, resolve
+from milepost.config import EngineConfig
 from milepost.kernels.ops import load_ops
 from milepost.memory.layout import paged_layout
+from milepost.memory.sizing import resolve
 from milepost.models import load_model
 from milepost.runtime.dtypes import torch_dtype
 from milepost.runtime.model_runner import ModelRunner

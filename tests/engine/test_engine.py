@@ -185,9 +185,9 @@ def test_what_can_not_be_served_is_refused_and_leaves_nothing() -> None:
     with pytest.raises(RequestError, match="at least one token"):
         setup.engine.submit(ask("a", ()))
     with pytest.raises(RequestTooLargeError):
-        setup.engine.validate(ask("a", range(13)))
+        setup.engine.limits.validate(ask("a", range(13)))
     assert not setup.engine.has_work
-    assert setup.engine.max_length == 13
+    assert setup.engine.limits.max_length == 13
 
 
 def test_after_an_interrupted_step_everything_ends_once() -> None:

@@ -159,17 +159,25 @@ def test_dense_experts(dtype: torch.dtype, tokens: int) -> None:
     check_experts(torch.randn(tokens, 12).to(dtype), choices(tokens, 6, 3), w1, w3, w2, "silu")
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 @pytest.mark.parametrize("tokens", [1, 2, 33])
-def test_packed_experts(tokens: int) -> None:
+def test_packed_experts(dtype: torch.dtype, tokens: int) -> None:
     w1, w3, w2 = packed(6, 64, 32), packed(6, 64, 32), packed(6, 32, 64)
+    check_experts(torch.randn(tokens, 32).to(dtype), choices(tokens, 6, 3), w1, w3, w2)
+
+
+@pytest.mark.parametrize("tokens", [3, 33])
+def test_packed_and_dense_matrices_together(tokens: int) -> None:
+    w1, w3, w2 = packed(6, 64, 32), dense(6, 64, 32, torch.float32), packed(6, 32, 64)
     check_experts(torch.randn(tokens, 32), choices(tokens, 6, 3), w1, w3, w2)
 
 
-def test_untouched_experts_are_never_read() -> None:
+@pytest.mark.parametrize("tokens", [9, 40])
+def test_untouched_experts_are_never_read(tokens: int) -> None:
     w1, w3, w2 = (dense(5, 8, 8, torch.float32) for _ in range(3))
     for matrices in (w1, w3, w2):
         matrices.weight[[0, 2, 4]] = float("nan")
-    check_experts(torch.randn(9, 8), choices(9, 2, 1) * 2 + 1, w1, w3, w2)
+    check_experts(torch.randn(tokens, 8), choices(tokens, 2, 1) * 2 + 1, w1, w3, w2)
 
 
 def test_no_tokens() -> None:
@@ -186,3 +194,5 @@ def test_wrong_expert_shapes_are_named() -> None:
         InvariantError, match=r"w2 must be \[experts, out, in\] = \[3, 4, 8\]. Given: \[3, 8, 4\]"
     ):
         cpu.grouped_experts(torch.zeros(1, 4), ids, torch.zeros(1, 2), w1, w3, w2, "silu", 0.0, 0.0)
+    with pytest.raises(InvariantError, match=r"name must be one of .*Given: 'relu'"):
+        cpu.grouped_experts(torch.zeros(1, 4), ids, torch.zeros(1, 2), w1, w3, w2, "relu", 0.0, 0.0)

@@ -21,7 +21,7 @@ from milepost.errors import (
     RequestTooLargeError,
     TokenizerError,
 )
-from milepost.llm import LLM, build_engine
+from milepost.llm import LLM, load_engine
 from milepost.types import FinishReason, SamplingParams
 from tests.llm.checkpoints import (
     ENGINE,
@@ -265,8 +265,8 @@ def test_kimi_linear_speaks_its_own_form(tmp_path: Path) -> None:
         assert done.reply.content == done.completion.text
 
 
-def test_build_engine_gives_the_step_loop(k3: Path) -> None:
-    engine = build_engine(EngineConfig.from_options({"model": k3, **ENGINE}))
+def test_load_engine_gives_the_step_loop(k3: Path) -> None:
+    engine = load_engine(EngineConfig.from_options({"model": k3, **ENGINE})).engine
     assert isinstance(engine, Engine)
     assert not engine.has_work
     engine.close()

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from milepost.errors import ConfigError, InvariantError
-from milepost.memory.pool import DUMMY_PAGE, TRANSITIONS, Lease, PagePool, PageState
+from milepost.memory.layout import DUMMY_PAGE
+from milepost.memory.pool import TRANSITIONS, Lease, PagePool, PageState
 
 
 def reserved(pool: PagePool, count: int, owner: str = "a") -> tuple[Lease, tuple[int, ...]]:

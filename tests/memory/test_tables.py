@@ -5,18 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from milepost.errors import ConfigError, InvariantError
-from milepost.memory.capacity import (
-    max_sequence_tokens,
-    max_sequences,
-    min_pool_pages,
-    pages_for_budget,
-    sequence_pages,
-)
-from milepost.memory.layout import paged_layout
+from milepost.errors import InvariantError
+from milepost.memory.capacity import max_sequence_tokens, max_sequences, sequence_pages
 from milepost.memory.pool import PagePool
 from milepost.memory.tables import PageTable, SequencePages
-from tests.memory.test_layout import K3
 from tests.scheduler.harness import SmallLayout
 
 
@@ -98,7 +90,7 @@ def test_blocks_may_take_several_pages() -> None:
     assert pages.tokens_within_reach() == 12
     assert pages.grow(5)
     assert len(pages.block_table) == 6
-    assert max_sequence_tokens(layout, pool) == 12
+    assert max_sequence_tokens(layout, pool.num_pages) == 12
 
 
 @pytest.mark.parametrize("num_pages", [2, 3, 4, 7, 20, 33])
@@ -110,20 +102,10 @@ def test_r69_capacity_is_what_filling_the_pool_gives(num_pages: int, tokens: int
     filled = 0
     while SequencePages(str(filled), layout, pool).grow(tokens):
         filled += 1
-    assert max_sequences(layout, pool, tokens) == filled
+    assert max_sequences(layout, num_pages, tokens) == filled
 
     alone = PagePool(num_pages)
     longest, pages = 0, SequencePages("a", layout, alone)
     while pages.grow(longest + 1):
         longest += 1
-    assert max_sequence_tokens(layout, alone) == longest
-
-
-def test_a_memory_budget_buys_whole_pages() -> None:
-    layout = paged_layout(K3, tensor_parallel=8)
-    least = 34 * 1_769_472  # the dummy page, a state of 32 pages, one block
-    assert min_pool_pages(layout) == 34
-    assert pages_for_budget(layout, least) == pages_for_budget(layout, least + 1_769_471) == 34
-    assert pages_for_budget(layout, 2 << 30) == 1213
-    with pytest.raises(ConfigError, match=rf"at least 34 pages.*\({least} bytes\).*Given: {least - 1} bytes"):
-        pages_for_budget(layout, least - 1)
+    assert max_sequence_tokens(layout, num_pages) == longest

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from milepost.kernels.ops import load_ops
-from milepost.kernels.paging import PagedState
 from milepost.models import Model, load_model
 from milepost.models.kda_layer import first_conv_tile, first_recurrent_tile
 from milepost.testing.reference_model import ReferenceModel
@@ -182,8 +181,7 @@ def test_layers_lie_where_the_layout_says(toys: Toys, family: Family) -> None:
     model = load_model(folder, dtype=torch.float32, ops=load_ops("reference"))
     batches = PagedBatches(model, SEQUENCES)
     layout = batches.layout
-    table = torch.zeros(1, 1, dtype=torch.int64)
-    state = PagedState(batches.recurrent, batches.conv, table, layout.tiles_per_page)
+    state = batches.arena.states(torch.zeros(1, 1, dtype=torch.int64))
     for index, _ in enumerate(model.spec.kda_layers):
         assert first_recurrent_tile(model.spec, state, index) == layout.first_recurrent_tile(index)
         assert first_conv_tile(model.spec, state, index) == layout.first_conv_tile(index)

@@ -70,14 +70,18 @@ def llama_cpp_logits(
         [tokens, vocab].
     """
     pytest.importorskip("llama_cpp", reason=f"llama-cpp-python is not installed; {_HOW}")
-    gguf = folder.with_suffix(".gguf")
+    gguf = _beside(folder, ".gguf")
     if not gguf.exists():
         _run("convert_to_gguf.py", _llama_source(), folder, gguf)
-    tokens_file, logits_file = folder.with_suffix(".tokens.json"), folder.with_suffix(".logits.npy")
+    tokens_file, logits_file = _beside(folder, ".tokens.json"), _beside(folder, ".logits.npy")
     tokens_file.write_text(json.dumps(list(token_ids)))
     batch_size = 1 if stepwise else len(token_ids)
     _run("run_llama_cpp.py", gguf, tokens_file, logits_file, cache_type, batch_size)
     return torch.from_numpy(np.load(logits_file))
+
+
+def _beside(folder: Path, suffix: str) -> Path:
+    return folder.parent / f"{folder.name}{suffix}"
 
 
 def _llama_source() -> Path:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
 from milepost.testing.reference import maths
 from tests.oracle.subjects import relative_error
 
-_NEEDS = "flash-linear-attention is not installed; see docs/oracles.md"
-kda = pytest.importorskip("fla.ops.kda.naive", reason=_NEEDS)
-gate = pytest.importorskip("fla.ops.kda.gate", reason=_NEEDS)
-attnres = pytest.importorskip("fla.ops.attnres.naive", reason=_NEEDS)
-
 HEADS, KEY = 3, 24
 TOLERANCE = 1e-5
+
+
+def _fla(module: str) -> Any:
+    return pytest.importorskip(f"fla.ops.{module}", reason="fla is not installed; see docs/oracles.md")
 
 
 def _inputs(tokens: int) -> tuple[torch.Tensor, ...]:
@@ -35,6 +36,7 @@ def test_delta_rule(form: str, tokens: int, has_state: bool) -> None:
     start = torch.zeros(HEADS, KEY, KEY, dtype=torch.float64)
     if has_state:
         start = torch.randn(start.shape, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
+    kda = _fla("kda.naive")
     run = kda.naive_recurrent_kda if form == "recurrent" else kda.naive_chunk_kda
     batch = [x[None].float() for x in (q, k, v, g, beta)]
     theirs, their_state = run(*batch, initial_state=start[None].float(), output_final_state=True)
@@ -52,6 +54,7 @@ def test_forget_gates() -> None:
     bias = torch.randn(HEADS * KEY, generator=generator, dtype=torch.float64)
     a_log = torch.rand(HEADS, generator=generator, dtype=torch.float64) * 3 - 1
     with_bias = z + bias.view(HEADS, KEY)
+    gate = _fla("kda.gate")
     unbounded = gate.naive_kda_gate(z, a_log, bias)
     assert relative_error(maths.forget_gate(with_bias, a_log, None), unbounded) < TOLERANCE
     bounded = gate.naive_kda_lowerbound_gate(z, a_log, bias, lower_bound=-5.0)
@@ -64,6 +67,8 @@ def test_attention_residuals(num_banks: int) -> None:
     sources = list(torch.randn(num_banks + 1, 40, generator=generator, dtype=torch.float64) * 3)
     norm, proj = torch.randn(2, 40, generator=generator, dtype=torch.float64)
     ours, our_weights = maths.attention_residual(sources[:-1], sources[-1], norm * proj, 1e-5)
-    theirs, weights = attnres.naive_attnres(proj, sources, norm, rms_eps=1e-5, return_weights=True)
+    theirs, weights = _fla("attnres.naive").naive_attnres(
+        proj, sources, norm, rms_eps=1e-5, return_weights=True
+    )
     assert relative_error(ours, theirs) < TOLERANCE
     assert relative_error(our_weights, weights) < TOLERANCE

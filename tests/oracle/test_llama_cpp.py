@@ -75,7 +75,7 @@ def test_cause_epsilon(
     assert relative_error(theirs, with_cause) < TOLERANCE[family]
 
 
-def _eight_bits(x: torch.Tensor) -> torch.Tensor:
+def eight_bits(x: torch.Tensor) -> torch.Tensor:
     """ggml's Q8_0: 32 values share a float16 scale, their largest magnitude over 127."""
     groups = x.float().view(-1, 32)
     largest = groups.abs().amax(dim=1, keepdim=True)
@@ -97,7 +97,7 @@ def test_cause_eight_bit_activations(tmp_path: Path) -> None:
         **ONE_HEAD_COUNT,
     )
     exact = ReferenceModel.load(packed, numerics=LLAMA_EPSILONS).logits(TOKENS)
-    rounding = Numerics(l2_eps=1e-5, mla_norm_eps=1e-5, expert_input=_eight_bits)
+    rounding = Numerics(l2_eps=1e-5, mla_norm_eps=1e-5, expert_input=eight_bits)
     rounded = ReferenceModel.load(packed, numerics=rounding).logits(TOKENS)
     assert relative_error(llama_cpp_logits(packed, TOKENS), exact) > 3e-3
     assert relative_error(llama_cpp_logits(packed, TOKENS), rounded) < 2e-6
@@ -107,7 +107,7 @@ def test_cause_eight_bit_activations(tmp_path: Path) -> None:
 def test_cause_experts_flip_behind_rounded_activations(tmp_path: Path) -> None:
     """Nine layers, packed: rounding changes the choice of experts of many tokens, and errors jump there."""
     packed = write_toy_checkpoint(tmp_path / "packed", "kimi_k3", dtype=torch.float32, **ONE_HEAD_COUNT)
-    rounding = Numerics(l2_eps=1e-5, mla_norm_eps=1e-5, expert_input=_eight_bits)
+    rounding = Numerics(l2_eps=1e-5, mla_norm_eps=1e-5, expert_input=eight_bits)
     exact_choice, _ = routing(packed, TOKENS, LLAMA_EPSILONS)
     rounded_choice, _ = routing(packed, TOKENS, rounding)
     flipped = (exact_choice != rounded_choice).any(dim=1).view(len(TOKENS), -1).any(dim=1)

@@ -87,13 +87,13 @@ def test_python_example(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     code = code.replace("path/to/checkpoint", str(folder)).replace(
         'memory="256MiB"', 'memory="64MiB", threads=1'
     )
-    exec(compile(code, "README.md", "exec"), {})  # noqa: S102 - our own README
+    exec(compile(code, "README.md", "exec"), {})  # noqa: S102 - our own example
     assert re.search(r" (stop|length)\n", capsys.readouterr().out)
 
 
 def test_openai_example(served: ServedEngine, capsys: pytest.CaptureFixture[str]) -> None:
     (code,) = [text for text in blocks("python") if "OpenAI(" in text]
     names: dict[str, object] = {}
-    exec(compile(for_server(code, served), "README.md", "exec"), names)  # noqa: S102 - our own README
+    exec(compile(for_server(code, served), "README.md", "exec"), names)  # noqa: S102 - our own example
     names["client"].close()  # type: ignore[attr-defined]
     assert capsys.readouterr().out.strip().endswith("Good day.")

@@ -108,10 +108,10 @@ def test_finite_states_looks_at_the_state_and_nothing_else(spec: ModelSpec) -> N
                 width = min(rest, arena.conv.shape[1])
                 arena.conv[tile(row, layout.first_conv_tile(layer) + index), :width] = 0.5
                 rest -= width
-    assert arena.finite_states(tables).tolist() == [True, True, True]
+    assert arena.finite_states(arena.states(tables)).tolist() == [True, True, True]
     arena.recurrent[tile(1, layout.first_recurrent_tile(2)), -1, -1] = float("inf")
     arena.conv[tile(2, layout.first_conv_tile(2)), 0] = float("nan")
-    assert arena.finite_states(tables).tolist() == [True, False, False]
+    assert arena.finite_states(arena.states(tables)).tolist() == [True, False, False]
 
 
 def test_dtype_names() -> None:

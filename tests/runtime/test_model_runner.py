@@ -8,10 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from milepost.config import EngineConfig, resolve
+from milepost.config import EngineConfig
 from milepost.engine.executor import Executor
 from milepost.errors import EngineStoppedError, InvariantError
 from milepost.memory.layout import PagedLayout, paged_layout
+from milepost.memory.sizing import resolve
 from milepost.model_spec import ModelSpec
 from milepost.models.inputs import StepInputs
 from milepost.runtime.model_runner import ModelRunner
@@ -69,6 +70,17 @@ def chunk(
         samples=drawn is not None,
         num_output_tokens=drawn or 0,
     )
+
+
+def test_warming_up_touches_the_dummy_page_only(layout: PagedLayout) -> None:
+    model = SumModel()
+    runner = runner_of(layout, model)
+    runner.arena.poison_all()
+    runner.warm_up()
+    assert model.steps == 1
+    pages = runner.arena.bytes.view(runner.arena.num_pages, -1)
+    assert (pages[1:] == 0xFF).all()
+    assert not (pages[0] == 0xFF).all()
 
 
 def test_chunks_and_decodes_share_steps(layout: PagedLayout) -> None:

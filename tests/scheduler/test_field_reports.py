@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from milepost.memory.pool import DUMMY_PAGE
+from milepost.memory.layout import DUMMY_PAGE
 from milepost.testing.tag_executor import expected_output
 from milepost.types import FinishReason
 from tests.scheduler.harness import VOCAB, World, prompt_of, request

@@ -23,7 +23,7 @@ from milepost.memory.layout import PagedLayout
 from milepost.memory.pool import PagePool
 from milepost.scheduler.config import SchedulerConfig
 from milepost.scheduler.scheduler import Scheduler
-from milepost.server import Services, bind, create_app
+from milepost.server import Metrics, Services, bind, create_app
 from milepost.server.serving import DrainingServer
 from milepost.testing.scripted_executor import ScriptedExecutor
 from milepost.types import Batch, BatchResult
@@ -131,25 +131,42 @@ class Reply:
         return dict(content["error"])
 
 
+def read_metric(url: str, name: str) -> float:
+    """A sample of a server's /metrics by its exact name and labels."""
+    with urllib.request.urlopen(f"{url}/metrics") as reply:
+        for line in reply.read().decode().splitlines():
+            sample, _, value = line.rpartition(" ")
+            if sample == name:
+                return float(value)
+    raise LookupError(name)
+
+
 class ServedEngine:
     """A server in a thread of its own, on a free port."""
 
     def __init__(self) -> None:
         self.script = Script()
         self.executor = PacedExecutor(self.script)
+        tokenizer = ByteTokenizer()
+        encoding = chat_encoding("kimi_k3", tokenizer)
         scheduler = Scheduler(
             SchedulerConfig(
-                max_model_len=MAX_MODEL_LEN, token_budget=256, max_num_seqs=16, stop_token_ids=(EOS,)
+                max_model_len=MAX_MODEL_LEN,
+                token_budget=256,
+                max_num_seqs=16,
+                stop_token_ids=encoding.stop_token_ids,
+                vocab_size=tokenizer.vocab_size,
             ),
             small_layout(),
             PagePool(NUM_PAGES),
         )
-        tokenizer = ByteTokenizer()
-        self.engine = AsyncEngine(Engine(self.executor, scheduler, tokenizer))
+        metrics = Metrics()
+        self.engine = AsyncEngine(Engine(self.executor, scheduler, tokenizer, observer=metrics))
         self.services = Services(
             engine=self.engine,
+            metrics=metrics,
             tokenizer=tokenizer,
-            encoding=chat_encoding("kimi_k3", tokenizer),
+            encoding=encoding,
             model_name=MODEL,
             created=1_700_000_000,
             system_fingerprint="milepost-test",
@@ -184,12 +201,7 @@ class ServedEngine:
 
     def metric(self, name: str) -> float:
         """A sample of /metrics by its exact name and labels."""
-        with urllib.request.urlopen(f"{self.url}/metrics") as reply:
-            for line in reply.read().decode().splitlines():
-                sample, _, value = line.rpartition(" ")
-                if sample == name:
-                    return float(value)
-        raise LookupError(name)
+        return read_metric(self.url, name)
 
     def wait_until_idle(self, seconds: float = 5.0) -> None:
         """Wait until no page is owned; fails when one still is after `seconds`."""

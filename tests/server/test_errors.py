@@ -8,8 +8,8 @@ import openai
 import pytest
 from openai import OpenAI
 
-from milepost.server.exchange import MAX_BODY_BYTES
-from tests.server.scripted_server import MODEL, ServedEngine
+from milepost.server.endpoint import MAX_BODY_BYTES
+from tests.server.scripted_server import MAX_MODEL_LEN, MODEL, ServedEngine
 
 CHAT = "/v1/chat/completions"
 USER: Any = {"role": "user", "content": "hi"}
@@ -78,6 +78,25 @@ def test_a_field_at_fault_is_named(shared: ServedEngine, fields: dict[str, Any],
     assert reply.error["param"] == param
     assert reply.error["type"] == "invalid_request_error"
     assert param.rpartition(".")[2] in str(reply.error["message"])
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"reasoning_effort": "huge"}, "reasoning_effort"),
+        ({"reasoning_effort": "low", "chat_template_kwargs": {"thinking": False}}, "reasoning_effort"),
+        ({"max_completion_tokens": 0}, "max_completion_tokens"),
+        ({"messages": [{"role": "user", "content": "a" * MAX_MODEL_LEN}]}, "messages"),
+    ],
+    ids=["reasoning_effort", "without thinking", "max_completion_tokens", "messages"],
+)
+def test_what_the_engine_calls_otherwise_is_refused_by_the_clients_name(
+    shared: ServedEngine, fields: dict[str, Any], param: str
+) -> None:
+    reply = shared.call(CHAT, chat(**fields))
+    assert (reply.status, reply.error["param"]) == (400, param)
+    if param != "messages":
+        assert str(reply.error["message"]).startswith(f"{param} ")
 
 
 @pytest.mark.parametrize("field", ["model", "messages"])
@@ -179,6 +198,26 @@ def test_an_error_quotes_little_of_what_was_given(shared: ServedEngine, fields: 
     assert reply.status in {400, 404}
     assert len(reply.body) < 2000
     assert reply.error["message"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"[" * 100_000,
+        b'{"model": "scripted", "messages": [], "tools": [' + b'{"a":' * 900 + b"1" + b"}" * 900 + b"]}",
+        b'{"model": "scripted", "messages": [{"role": "user", "content": "a"}], "tools": '
+        b'[{"type": "function", "function": {"name": "f", "parameters": '
+        + b'{"a":' * 900
+        + b"1"
+        + b"}" * 900
+        + b"}}]}",
+    ],
+    ids=["no JSON", "refused anyway", "read, but not to be written"],
+)
+def test_nesting_without_end_is_a_bad_request(shared: ServedEngine, body: bytes) -> None:
+    reply = shared.call(CHAT, body)
+    assert reply.status == 400
+    assert reply.error["type"] == "invalid_request_error"
 
 
 @pytest.mark.parametrize("body", [b"[]", b"5", b'"x"', b"null"])

@@ -92,6 +92,16 @@ def test_metrics_tell_what_happened(served: ServedEngine, client: OpenAI) -> Non
     assert served.metric("milepost_steps_total") == len(served.executor.batches)
 
 
+def test_pages_of_a_failed_request_count_as_tainted(served: ServedEngine, client: OpenAI) -> None:
+    served.executor.fail_next = "non-finite logits"
+    with pytest.raises(openai.InternalServerError, match="non-finite"):
+        client.completions.create(model=MODEL, prompt="a")
+    served.wait_until_idle()
+    tainted = served.metric('milepost_pages{state="tainted"}')
+    assert tainted > 0
+    assert served.metric('milepost_pages{state="free"}') + tainted == NUM_PAGES - 1
+
+
 def test_a_stream_that_is_left_frees_its_pages(served: ServedEngine, client: OpenAI) -> None:
     run_for_long(served)
     with client.chat.completions.create(model=MODEL, messages=MESSAGES, stream=True) as stream:
@@ -110,6 +120,19 @@ def test_a_client_that_hangs_up_frees_its_pages(served: ServedEngine, stream: bo
         wait_until_running(served)
     served.wait_until_idle(1)
     assert served.front_is_idle()
+
+
+def test_a_client_that_hangs_up_while_it_sends(
+    served: ServedEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    address = ("127.0.0.1", int(served.url.rpartition(":")[2]))
+    with socket.create_connection(address, timeout=10) as connection:
+        connection.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n")
+        connection.sendall(b"Content-Type: application/json\r\n\r\n{")
+        time.sleep(0.1)
+    time.sleep(0.1)
+    assert served.call("/health").status == 200
+    assert not caplog.records
 
 
 def test_a_client_of_several_prompts_that_hangs_up(served: ServedEngine) -> None:

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 import time
-import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from openai import OpenAI
 
 from milepost.testing.toy_checkpoint import write_toy_checkpoint
 from tests.repository.paths import ROOT
+from tests.server.scripted_server import read_metric
 
 MODEL = "toy"
 MESSAGES: Any = [{"role": "user", "content": "The code for amber is 7412."}]
@@ -39,12 +39,7 @@ class Served:
         return OpenAI(base_url=f"{self.url}/v1", api_key="unused", max_retries=0, timeout=60)
 
     def metric(self, name: str) -> float:
-        with urllib.request.urlopen(f"{self.url}/metrics") as reply:
-            for line in reply.read().decode().splitlines():
-                sample, _, value = line.rpartition(" ")
-                if sample == name:
-                    return float(value)
-        raise LookupError(name)
+        return read_metric(self.url, name)
 
 
 @pytest.fixture(scope="session")

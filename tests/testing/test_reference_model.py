@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from milepost.models.mxfp4 import dequantize_mxfp4
+from milepost.kernels.mxfp4 import dequantize
 from milepost.testing.reference.files import decode_mxfp4
 from milepost.testing.reference_model import Numerics, ReferenceModel
 from milepost.testing.toy_checkpoint import write_toy_checkpoint
@@ -66,7 +66,7 @@ def test_the_two_mxfp4_decoders_agree() -> None:
     generator = torch.Generator().manual_seed(0)
     packed = torch.randint(256, (64, 256), generator=generator, dtype=torch.uint8)
     scale = torch.randint(255, (64, 16), generator=generator, dtype=torch.uint8)
-    assert torch.equal(decode_mxfp4(packed, scale), dequantize_mxfp4(packed, scale, torch.float64))
+    assert torch.equal(decode_mxfp4(packed, scale), dequantize(packed, scale, torch.float64))
 
 
 def test_what_is_unread_is_known(folder: Path) -> None:

@@ -13,6 +13,8 @@ _SYSTEM = (
     "Remember what you are told.",
 )
 _ACKNOWLEDGED = "Noted."
+_SHORT = 513
+"""Up to this many tokens a dialogue is mostly questions."""
 
 
 @dataclass
@@ -46,13 +48,18 @@ class DialogueWriter:
         self._taken: set[str] = set()
         self._relations = self._choose_relations()
         self._max_facts = max(4, length // rng.choice((24, 32, 48, 96, 192)))
-        self._chatter = 0.05 if length <= 128 else rng.choice((0.1, 0.4, 0.8))
-        self._tasks = 0.05 if length <= 128 else rng.choice((0.0, 0.1, 0.5))
+        short = length <= _SHORT
+        self._chatter = rng.choice((0.0, 0.1, 0.3) if short else (0.1, 0.4, 0.8))
+        self._tasks = rng.choice((0.0, 0.1, 0.3))
+        self._eager_early, self._eager_late = (0.7, 0.8) if short else (0.35, 0.8)
+        self._ask_at_once = 0.8 if short else 0.3
 
     def write(self) -> Dialogue:
         """The dialogue, cut at the wanted length."""
         if self._rng.random() < 0.2:
             self._append([Message("system", self._rng.choice(_SYSTEM))], "system")
+        if self._rng.random() < 0.2:
+            self._task("talk")
         while len(self._dialogue.ids) < self._length:
             self._next_turn()
         dialogue = self._dialogue
@@ -60,8 +67,9 @@ class DialogueWriter:
         return Dialogue(dialogue.ids[: self._length], spans)
 
     def _choose_relations(self) -> list[cases.Relation]:
-        if self._rng.random() < 0.5:
-            return [cases.CODE]
+        kind = self._rng.random()
+        if kind < 0.85:
+            return [cases.CODE] if kind < 0.6 else [cases.CODE, cases.LONG_CODE]
         return self._rng.sample(cases.RELATIONS, self._rng.randrange(1, len(cases.RELATIONS) + 1))
 
     def _next_turn(self) -> None:
@@ -81,8 +89,8 @@ class DialogueWriter:
 
     def _eagerness(self, progress: float) -> float:
         """How likely the next turn asks: more near the end, less when everything was asked already."""
-        eagerness = 0.8 if progress > 0.65 else 0.35
-        return eagerness if self._unasked else eagerness * 0.3
+        eagerness = self._eager_late if progress > 0.65 else self._eager_early
+        return eagerness if self._unasked else eagerness * 0.5
 
     def _tell(self) -> None:
         rng = self._rng
@@ -96,7 +104,7 @@ class DialogueWriter:
             rng.shuffle(sentences)
         if not sentences:
             return
-        if rng.random() < (0.6 if self._length <= 256 else 0.2):
+        if rng.random() < self._ask_at_once:
             asked, kind = self._choose_asked()
             self._exchange(" ".join([*sentences, asked.question]), asked.answer, kind)
         else:
@@ -121,17 +129,18 @@ class DialogueWriter:
     def _choose_asked(self) -> tuple[Fact, str]:
         """A fact to ask for, mostly a new one; asking ``again`` can be answered from the earlier answer."""
         if self._unasked and self._rng.random() < 0.9:
-            return self._unasked.pop(self._rng.randrange(len(self._unasked))), "recall"
+            fact = self._unasked.pop(self._rng.randrange(len(self._unasked)))
+            return fact, _recall_kind(fact)
         fact = self._rng.choice(self._facts)
         if fact in self._unasked:
             self._unasked.remove(fact)
-            return fact, "recall"
+            return fact, _recall_kind(fact)
         return fact, "again"
 
     def _short_task(self) -> None:
-        kind = self._rng.choice(
-            ("copy", "copy", "digits", "digits", "count", "sequence", "sum", "sum", "talk")
-        )
+        self._task(self._rng.choice(("copy", "digits", "count", "sequence", "sum", "sum", "talk", "talk")))
+
+    def _task(self, kind: str) -> None:
         case = cases.SHORT_TASKS[kind](self._rng)
         self._exchange(case.messages[-1].content, case.answer, kind)
 
@@ -150,13 +159,18 @@ class DialogueWriter:
         ]
 
 
+def _recall_kind(fact: Fact) -> str:
+    """Name codes ``recall``, as evaluation does, and count words apart: an answer spells them anew."""
+    return "recall" if fact.answer.isdigit() else "recall_word"
+
+
 def drill(form: ChatForm, rng: Random, length: int) -> Dialogue:
     """Exercises back to back, with little but answers in them: the quickest way to learn to look back.
 
-    Half of them repeat a text, half list codes that were told a moment ago, each behind its key.
+    Some repeat a text, most list codes that were told a moment ago, each behind its key.
     """
     dialogue = Dialogue()
-    make, kind = rng.choice(((_copy_exercise, "copy"), (_listing_exercise, "listing")))
+    make, kind = (_copy_exercise, "copy") if rng.random() < 0.3 else (_listing_exercise, "listing")
     while len(dialogue.ids) < length:
         rendered = form.render(make(rng, length))
         offset = len(dialogue.ids)
@@ -177,7 +191,7 @@ def _copy_exercise(rng: Random, _length: int) -> list[Message]:
 
 def _listing_exercise(rng: Random, length: int) -> list[Message]:
     """Tell several codes and ask for all of them in another order."""
-    size = rng.randrange(2, max(4, length // 28))
+    size = rng.randrange(2, min(13, max(4, length // 28)))
     keys = rng.sample(words.KEYS, min(size, len(words.KEYS)))
     codes = {key: "".join(rng.choice("0123456789") for _ in range(4)) for key in keys}
     told = " ".join(f"The code for {key} is {code}." for key, code in codes.items())

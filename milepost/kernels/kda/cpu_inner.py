@@ -36,32 +36,70 @@ def _inner(
     solve: Array,  # [pieces, heads, c, c], written: (I + L)^-1 diag(beta)
     across: Array,  # [pieces, heads, dim], written: product of all decays
 ) -> None:
-    pieces, heads, c, dim = values.shape
+    pieces, heads = values.shape[:2]
     for item in prange(pieces * heads):
         piece, head = item // heads, item % heads
-        begin, length = begins[piece], lengths[piece]
-        keys, queries = kq_in[piece, head, :c], kq_in[piece, head, c:]
-        upto, after = np.ones((c, dim), q.dtype), np.ones((c, dim), q.dtype)
-        overlap = np.zeros((c, c), q.dtype)  # L without beta
-        mixed[piece, head, :] = 0
-        keys[length:] = 0
-        queries[length:] = 0
-        values[piece, head, length:] = 0
-        for t in range(length):
-            # A whole row of the last dim at a time: only those are known to be contiguous.
-            _normed(k[begin + t, head], l2_eps, 1, keys[t])
-            _normed(q[begin + t, head], l2_eps, dim, queries[t])
-            upto[t] = decay[begin + t, head]
-            values[piece, head, t] = v[begin + t, head]
-            mixed[piece, head, t, t] = _dot(queries[t], keys[t])
-        _scores(queries, keys, length, upto, after, mixed[piece, head], overlap)
-        _solve(overlap, beta[begin : begin + length, head], solve[piece, head])
-        across[piece, head] = upto[c - 1]
-        for t in range(c):
-            for d in range(dim):
-                k_out[piece, head, t, d] = keys[t, d] * after[t, d]
-                keys[t, d] *= upto[t, d]
-                queries[t, d] *= upto[t, d]
+        _piece(
+            begins[piece],
+            lengths[piece],
+            head,
+            q,
+            k,
+            v,
+            decay,
+            beta,
+            l2_eps,
+            kq_in[piece, head],
+            k_out[piece, head],
+            values[piece, head],
+            mixed[piece, head],
+            solve[piece, head],
+            across[piece, head],
+        )
+
+
+@subroutine
+def _piece(
+    begin: int,
+    length: int,
+    head: int,
+    q: Array,
+    k: Array,
+    v: Array,
+    decay: Array,
+    beta: Array,
+    l2_eps: float,
+    kq_in: Array,
+    k_out: Array,
+    values: Array,
+    mixed: Array,
+    solve: Array,
+    across: Array,
+) -> None:
+    """One head of one piece; the outputs are its parts of `_inner`'s."""
+    c, dim = values.shape
+    keys, queries = kq_in[:c], kq_in[c:]
+    upto, after = np.ones((c, dim), q.dtype), np.ones((c, dim), q.dtype)
+    overlap = np.zeros((c, c), q.dtype)  # L without beta
+    mixed[:] = 0
+    keys[length:] = 0
+    queries[length:] = 0
+    values[length:] = 0
+    for t in range(length):
+        # A whole row of the last dim at a time: only those are known to be contiguous.
+        _normed(k[begin + t, head], l2_eps, 1, keys[t])
+        _normed(q[begin + t, head], l2_eps, dim, queries[t])
+        upto[t] = decay[begin + t, head]
+        values[t] = v[begin + t, head]
+        mixed[t, t] = _dot(queries[t], keys[t])
+    _scores(queries, keys, length, upto, after, mixed, overlap)
+    _solve(overlap, beta[begin : begin + length, head], solve)
+    across[:] = upto[c - 1]
+    for t in range(c):
+        for d in range(dim):
+            k_out[t, d] = keys[t, d] * after[t, d]
+            keys[t, d] *= upto[t, d]
+            queries[t, d] *= upto[t, d]
 
 
 @subroutine

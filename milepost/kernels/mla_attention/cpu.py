@@ -1,20 +1,24 @@
 """MLA attention for CPUs: rows in their cached form or expanded, whichever needs fewer products.
 
 Per query, cached token and head the absorbed form costs row_dim + lora products; the expanded one
-nope + rope + v, plus lora * (nope + v) once per cached token and head. So short rows, decodes above
-all, attend to the rows as they are cached, and long ones expand them. Both walk the cache in segments
-of whole blocks with an online softmax: scratch memory doesn't grow with the context.
+nope + rope + v, plus lora * (nope + v) once per cached token and head. So short rows attend to the
+rows as they are cached, and long ones expand them; rows of one token go to compiled loops that read
+the pages directly. All walk the cache by blocks with an online softmax: scratch memory doesn't grow
+with the context.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from milepost.kernels.jit import Kernel, arrays
 from milepost.kernels.mla_attention import MlaDims, check
+from milepost.kernels.mla_attention.cpu_decode import decode, decode_bf16
 from milepost.kernels.mla_attention.cpu_softmax import OnlineSoftmax
 from milepost.kernels.paging import PagedKv, Ragged
 from milepost.kernels.precision import compute_dtype
@@ -37,16 +41,18 @@ def mla_attention(q: Tensor, kv_b: Tensor, kv: PagedKv, layer: int, ragged: Ragg
     queries = q.to(dtype).transpose(0, 1) * (dims.nope + dims.rope) ** -0.5  # [heads, tokens, nope + rope]
     kv_b = kv_b.to(dtype)
     out = torch.empty(q.shape[0], dims.heads, dims.v, dtype=dtype)
+    kernel = _decode_kernel(kv.cache.dtype, dtype)
     longest = _absorbed_up_to(dims)
-    short: list[int] = []
-    long: list[int] = []
-    for row in range(ragged.num_rows):
-        length = ragged.offsets[row + 1] - ragged.offsets[row]
-        (short if length <= longest else long).append(row)
-    if short:
-        _absorbed(queries, kv_b, kv, layer, ragged, short, dims, out)
-    if long:
-        _expanded(queries, kv_b, kv, layer, ragged, long, dims, out)
+    decodes: list[int] = []
+    for row, (begin, end) in enumerate(itertools.pairwise(ragged.offsets)):
+        if kernel is not None and end == begin + 1:
+            decodes.append(row)
+        else:
+            form = _absorbed if end - begin <= longest else _expanded
+            attended = form(queries[:, begin:end], kv_b, kv, layer, row, ragged.start_list[row], dims)
+            out[begin:end] = attended.transpose(0, 1)
+    if kernel is not None and decodes:
+        _decodes(kernel, queries, kv_b, kv, layer, ragged, decodes, dims, out)
     return out.to(q.dtype)
 
 
@@ -56,7 +62,26 @@ def _absorbed_up_to(dims: MlaDims) -> float:
     return dims.lora * (dims.nope + dims.v) / saved if saved > 0 else float("inf")
 
 
-def _absorbed(
+def _into_latent(queries: Tensor, kv_b: Tensor, dims: MlaDims) -> Tensor:
+    """Queries [heads, n, nope + rope] that meet rows as they are cached: [heads, n, row_dim]."""
+    latent = queries[..., : dims.nope] @ kv_b[:, : dims.nope]
+    return torch.cat([latent, queries[..., dims.nope :]], dim=-1)
+
+
+def _out_of_latent(mixed: Tensor, kv_b: Tensor, dims: MlaDims) -> Tensor:
+    """Weighted means of latents [heads, n, lora] to the heads' values [heads, n, v]."""
+    return mixed @ kv_b[:, dims.nope :].mT
+
+
+def _decode_kernel(cache: torch.dtype, compute: torch.dtype) -> Kernel | None:
+    """The compiled loops for single tokens, or None for a pair of dtypes that they don't read."""
+    if cache == compute:
+        return decode
+    return decode_bf16 if cache == torch.bfloat16 and compute == torch.float32 else None
+
+
+def _decodes(
+    kernel: Kernel,
     queries: Tensor,
     kv_b: Tensor,
     kv: PagedKv,
@@ -66,43 +91,35 @@ def _absorbed(
     dims: MlaDims,
     out: Tensor,
 ) -> None:
-    """Rows attended in latent space: kv_b goes into the queries and comes out of the results."""
-    spans = [(ragged.offsets[row], ragged.offsets[row + 1]) for row in rows]
-    everything = len(rows) == ragged.num_rows
-    tokens = torch.cat([torch.arange(begin, end) for begin, end in spans])
-    picked = queries if everything else queries[:, tokens]  # [heads, picked tokens, nope + rope]
-    latent = picked[..., : dims.nope] @ kv_b[:, : dims.nope]  # [heads, picked tokens, lora]
-    latent_queries = torch.cat([latent, picked[..., dims.nope :]], dim=-1)
-    mixed = torch.empty_like(latent)
+    """All rows of one token in one call, written to their tokens of out."""
+    at = torch.tensor(rows)
+    tokens, table, contexts = ragged.cu_seqlens[at], kv.block_table[at], ragged.starts[at] + 1
+    latent = (
+        _into_latent(queries[:, tokens], kv_b, dims).transpose(0, 1).contiguous()
+    )  # [rows, heads, row_dim]
+    mixed = latent.new_empty(len(rows), dims.heads, dims.lora)
+    cache = kv.cache.view(torch.uint16) if kernel is decode_bf16 else kv.cache
+    read = sum(ragged.start_list[row] + 1 for row in rows) * dims.heads * (kv.row_dim + dims.lora)
+    kernel(read, *arrays(latent, cache, table), layer, *arrays(contexts, mixed))
+    out[tokens] = _out_of_latent(mixed.transpose(0, 1), kv_b, dims).transpose(0, 1)
+
+
+def _absorbed(
+    queries: Tensor, kv_b: Tensor, kv: PagedKv, layer: int, row: int, start: int, dims: MlaDims
+) -> Tensor:
+    """One row attended in latent space: kv_b goes into the queries and comes out of the results."""
 
     def as_cached(cached: Tensor) -> tuple[Tensor, Tensor]:
         return cached, cached[:, : dims.lora]
 
-    done = 0
-    for row, (begin, end) in zip(rows, spans, strict=True):
-        part = slice(done, done + end - begin)
-        mixed[:, part] = _attend(
-            latent_queries[:, part], ragged.start_list[row], kv, layer, row, as_cached, dims.lora
-        )
-        done += end - begin
-    values = (mixed @ kv_b[:, dims.nope :].mT).transpose(0, 1)  # [picked tokens, heads, v]
-    if everything:
-        out.copy_(values)
-    else:
-        out[tokens] = values
+    latent = _into_latent(queries, kv_b, dims)
+    return _out_of_latent(_attend(latent, start, kv, layer, row, as_cached, dims.lora), kv_b, dims)
 
 
 def _expanded(
-    queries: Tensor,
-    kv_b: Tensor,
-    kv: PagedKv,
-    layer: int,
-    ragged: Ragged,
-    rows: list[int],
-    dims: MlaDims,
-    out: Tensor,
-) -> None:
-    """Rows attended in head space: each cached row is expanded once for all of the row's queries."""
+    queries: Tensor, kv_b: Tensor, kv: PagedKv, layer: int, row: int, start: int, dims: MlaDims
+) -> Tensor:
+    """One row attended in head space: each cached row is expanded once for all of the row's queries."""
     flat_kv_b = kv_b.flatten(0, 1)  # [heads * (nope + v), lora]
 
     def per_head(cached: Tensor) -> tuple[Tensor, Tensor]:
@@ -111,10 +128,7 @@ def _expanded(
         k_pe = cached[:, dims.lora :].expand(dims.heads, -1, -1)
         return torch.cat([by_head[..., : dims.nope], k_pe], dim=-1), by_head[..., dims.nope :]
 
-    for row in rows:
-        begin, end = ragged.offsets[row], ragged.offsets[row + 1]
-        attended = _attend(queries[:, begin:end], ragged.start_list[row], kv, layer, row, per_head, dims.v)
-        out[begin:end] = attended.transpose(0, 1)
+    return _attend(queries, start, kv, layer, row, per_head, dims.v)
 
 
 def _attend(
@@ -137,10 +151,13 @@ def _attend(
         # Queries before this segment see none of it.
         for begin in range(max(0, key_begin - start), n, tile):
             end = min(begin + tile, n)
-            scores = queries[:, begin:end] @ keys.mT  # [heads, tile, keys]
-            if key_end - 1 > start + begin:
-                scores.masked_fill_(_future(start + begin, end - begin, key_begin, key_end), float("-inf"))
-            softmax.add(slice(begin, end), scores, values)
+            # Keys after the tile's last query are left out, those after its first one masked.
+            seen = min(key_end, start + end) - key_begin
+            scores = queries[:, begin:end] @ keys[..., :seen, :].mT  # [heads, tile, keys]
+            if key_begin + seen - 1 > start + begin:
+                future = _future(start + begin, end - begin, key_begin, key_begin + seen)
+                scores.masked_fill_(future, float("-inf"))
+            softmax.add(slice(begin, end), scores, values[..., :seen, :])
     return softmax.result()
 
 

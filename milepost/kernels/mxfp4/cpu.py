@@ -11,7 +11,7 @@ from torch import Tensor
 from milepost.kernels.jit import Array, Kernel, arrays
 from milepost.kernels.mxfp4 import CODE_VALUES, GROUP, check, scale_values
 
-__all__ = ["dequantize"]
+__all__ = ["dequantize", "tables"]
 
 
 def dequantize(packed: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
@@ -19,13 +19,14 @@ def dequantize(packed: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
     check(packed, scale)
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     out = torch.empty(packed.shape[0], packed.shape[1] * 2, dtype=wide)
-    codes, scales = _tables(wide)
+    codes, scales = tables(wide)
     _unpack(out.numel(), *arrays(packed.contiguous(), scale.contiguous(), codes, scales, out))
     return out.to(dtype)
 
 
 @cache
-def _tables(dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def tables(dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """The values of the 16 codes and of the 256 scale bytes."""
     return torch.tensor(CODE_VALUES, dtype=dtype), scale_values(dtype)
 
 

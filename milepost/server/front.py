@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from typing import Self
 
 from milepost.engine.async_engine import OutputStream
 from milepost.errors import EngineStoppedError, ExecutionError
 from milepost.server.metrics import Metrics
 from milepost.server.services import Services
-from milepost.types import FinishReason, Request, RequestOutput, Usage
+from milepost.types import FinishReason, Request, RequestOutput
 
 __all__ = ["Front", "Run"]
 
@@ -22,13 +21,14 @@ class Front:
 
     Attributes:
         services: the same.
-        metrics: what was counted.
+        metrics: the services' metrics.
         draining: no new request is accepted any more.
     """
 
     def __init__(self, services: Services) -> None:
         self.services = services
-        self.metrics = Metrics(services.engine.stats)
+        self.metrics = services.metrics
+        self.metrics.watch(services.engine.stats)
         self.draining = False
         self._running: set[Run] = set()
 
@@ -78,18 +78,12 @@ class Run:
         self._endpoint = endpoint
         self._metrics = metrics
         self._running = running
-        self._arrival = time.monotonic()
-        self._last_token: float | None = None
-        self._usage: Usage | None = None
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> RequestOutput:
         output = await anext(self._stream)
-        self._usage = output.usage
-        if output.token_ids:
-            self._count(len(output.token_ids))
         if output.finish_reason is not None:
             self._end(output.finish_reason)
         if output.finish_reason is FinishReason.ERROR:
@@ -108,12 +102,4 @@ class Run:
     def _end(self, reason: FinishReason) -> None:
         if self in self._running:
             self._running.remove(self)
-            self._metrics.finish(self._endpoint, reason.value, time.monotonic() - self._arrival, self._usage)
-
-    def _count(self, tokens: int) -> None:
-        now = time.monotonic()
-        if self._last_token is None:
-            self._metrics.first_tokens(tokens, now - self._arrival)
-        else:
-            self._metrics.more_tokens(tokens, now - self._last_token)
-        self._last_token = now
+            self._metrics.request_ended(self._endpoint, reason)

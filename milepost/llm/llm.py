@@ -1,212 +1,30 @@
-"""From a checkpoint folder to text: the composition root that sees both halves.
-
-load_engine(config)   every part of a running engine, from files
-LLM(folder)           the same for Python users: generate, chat, stream
-
-with LLM("path/to/checkpoint", memory="2GiB") as llm:
-    print(llm.chat([{"role": "user", "content": "Hello"}]).reply.content)
-"""
+"""The engine for Python users: prompts and conversations in, text out, in the caller's own thread."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import msgspec
-import torch
-
-from milepost.chat.encoding import ChatEncoding
-from milepost.chat.families import chat_encoding
-from milepost.chat.reply import Reply, ReplyDelta, ReplyParser, collect_reply
+from milepost.chat.reply import ReplyParser, collect_reply
 from milepost.chat.tokenizer import Tokenizer
-from milepost.chat.tokenizer_folder import load_tokenizer
-from milepost.config import EngineConfig, ResolvedConfig, resolve
-from milepost.config_json import read_model_spec
-from milepost.engine.engine import Engine
+from milepost.config import EngineConfig, ResolvedConfig
 from milepost.engine.mailboxes import Mailboxes
 from milepost.engine.reports import EngineStats
-from milepost.errors import ExecutionError, RequestError
-from milepost.kernels.ops import load_ops
-from milepost.memory.layout import PagedLayout, paged_layout
-from milepost.memory.pool import PagePool
-from milepost.model_spec import ModelSpec
-from milepost.models.loader import load_model, weight_bytes
+from milepost.errors import RequestError
+from milepost.llm.loading import load_engine
+from milepost.llm.results import ChatCompletion, Completion, completion_of
+from milepost.llm.streams import ChatStream, TokenStream, raise_if_failed
+from milepost.memory.layout import PagedLayout
 from milepost.models.weights import Progress
-from milepost.runtime.dtypes import torch_dtype
-from milepost.runtime.model_runner import ModelRunner
-from milepost.scheduler.config import SchedulerConfig
-from milepost.scheduler.scheduler import Scheduler
-from milepost.types import FinishReason, Request, RequestOutput, SamplingParams, TokenLogprobs, Usage
+from milepost.types import Request, RequestOutput, SamplingParams
 
-__all__ = [
-    "LLM",
-    "ChatCompletion",
-    "ChatStream",
-    "Completion",
-    "LoadedEngine",
-    "TokenStream",
-    "build_engine",
-    "load_engine",
-]
+__all__ = ["LLM"]
 
 Prompt = str | Sequence[int]
 Messages = Sequence[Mapping[str, Any]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class LoadedEngine:
-    """A running engine and what it was built from.
-
-    Attributes:
-        engine: the step loop; close it when done.
-        tokenizer: the checkpoint's.
-        encoding: the chat encoding of the model's family.
-        spec: the model.
-        layout: how states and KV lie in pages.
-        config: the engine's numbers.
-    """
-
-    engine: Engine
-    tokenizer: Tokenizer
-    encoding: ChatEncoding
-    spec: ModelSpec
-    layout: PagedLayout
-    config: ResolvedConfig
-
-
-def load_engine(config: EngineConfig, *, progress: Progress | None = None) -> LoadedEngine:
-    """Load a checkpoint and build an engine that serves it.
-
-    What is wrong with the options, the config or the tokenizer is found before any weight is read.
-
-    Args:
-        config: what the user asked for.
-        progress: called with (bytes read, bytes to read) while weights load.
-
-    Raises:
-        CheckpointError: the checkpoint can't be used.
-        TokenizerError: its tokenizer can't be used.
-        ConfigError: the options don't fit the model or the machine.
-    """
-    folder = Path(config.model)
-    spec = read_model_spec(folder)
-    tokenizer = load_tokenizer(folder, model_vocab_size=spec.vocab_size)
-    encoding = chat_encoding(spec.family.value, tokenizer)
-    layout = paged_layout(spec, **config.layout_options())
-    dtype = torch_dtype(config.resolved_dtype)
-    resolved = resolve(config, spec, layout, weight_bytes=weight_bytes(spec, dtype))
-    torch.set_num_threads(resolved.threads)
-    model = load_model(folder, dtype=dtype, ops=load_ops(resolved.kernels), progress=progress)
-    scheduler = Scheduler(
-        SchedulerConfig(
-            max_model_len=resolved.max_model_len,
-            token_budget=resolved.max_num_batched_tokens,
-            max_num_seqs=resolved.max_num_seqs,
-            stop_token_ids=tuple(dict.fromkeys(spec.stop_token_ids + encoding.stop_token_ids)),
-            vocab_size=spec.vocab_size,
-        ),
-        layout,
-        PagePool(resolved.num_pages),
-    )
-    engine = Engine(ModelRunner.from_config(model, layout, resolved), scheduler, tokenizer)
-    return LoadedEngine(
-        engine=engine, tokenizer=tokenizer, encoding=encoding, spec=spec, layout=layout, config=resolved
-    )
-
-
-def build_engine(config: EngineConfig) -> Engine:
-    """Only the engine of `load_engine`."""
-    return load_engine(config).engine
-
-
-class Completion(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of one prompt.
-
-    Attributes:
-        text: the continuation, up to a stop string or a stop token.
-        token_ids: all tokens drawn, a stop token included.
-        logprobs: one entry a token when they were asked for.
-        finish_reason: STOP, LENGTH or ABORT.
-        stop_reason: the stop string or stop token that ended it, or None.
-        usage: token counts.
-    """
-
-    text: str
-    token_ids: tuple[int, ...]
-    logprobs: tuple[TokenLogprobs, ...]
-    finish_reason: FinishReason
-    stop_reason: str | int | None
-    usage: Usage
-
-
-class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of one conversation: the parsed `reply`, and the completion that it was parsed from."""
-
-    reply: Reply
-    completion: Completion
-
-
-class TokenStream:
-    """Outputs of one request as they come; the engine only works while somebody iterates.
-
-    Leaving the iteration early aborts the request.
-
-    Raises (while iterating):
-        ExecutionError: the request failed; the engine goes on.
-    """
-
-    def __init__(self, mailboxes: Mailboxes, request: Request) -> None:
-        self._mailboxes = mailboxes
-        self._request = request
-        self._aborted = False
-
-    def abort(self) -> None:
-        """End the reply after the step that runs now. Safe from a signal handler or another thread."""
-        self._aborted = True
-
-    def __iter__(self) -> Iterator[RequestOutput]:
-        """Yield outputs; the last one has a finish reason."""
-        request_id = self._request.request_id
-        self._mailboxes.submit(self._request)
-        try:
-            while True:
-                for output in self._next_outputs(request_id):
-                    _raise_if_failed(output)
-                    yield output
-                    if output.finished:
-                        return
-        finally:
-            # Nothing happens when the request has ended.
-            self._mailboxes.abort(request_id)
-
-    def _next_outputs(self, request_id: str) -> list[RequestOutput]:
-        return self._mailboxes.abort(request_id) if self._aborted else self._mailboxes.take([request_id])
-
-
-class ChatStream:
-    """A reply as it comes: (its new parts, the output they came from).
-
-    Raises (while iterating):
-        ExecutionError: the request failed; the engine goes on.
-    """
-
-    def __init__(self, outputs: TokenStream, parser: ReplyParser) -> None:
-        self._outputs = outputs
-        self._parser = parser
-
-    def abort(self) -> None:
-        """End the reply after the step that runs now. Safe from a signal handler or another thread."""
-        self._outputs.abort()
-
-    def __iter__(self) -> Iterator[tuple[ReplyDelta, RequestOutput]]:
-        """Yield what each step adds to the reply; the last output has a finish reason."""
-        for output in self._outputs:
-            yield self._parser.feed(output), output
 
 
 class LLM:
@@ -288,7 +106,7 @@ class LLM:
         """
         listed = _listed(prompts)
         requests = [self._prompt_request(prompt, sampling) for prompt in listed]
-        return [_completion(outputs) for outputs in self._run(requests)]
+        return [completion_of(outputs) for outputs in self._run(requests)]
 
     def chat(
         self,
@@ -320,7 +138,7 @@ class LLM:
         return [
             ChatCompletion(
                 reply=collect_reply([parser.feed(output) for output in outputs]),
-                completion=_completion(outputs),
+                completion=completion_of(outputs),
             )
             for (_, parser), outputs in zip(pairs, runs, strict=True)
         ]
@@ -366,7 +184,7 @@ class LLM:
             sampling=sampling or SamplingParams(),
             message_ends=message_ends,
         )
-        self._loaded.engine.validate(request)
+        self._loaded.engine.limits.validate(request)
         return request
 
     def _run(self, requests: Sequence[Request]) -> list[list[RequestOutput]]:
@@ -378,7 +196,7 @@ class LLM:
             running = len(requests)
             while running:
                 for output in self._mailboxes.take(outputs):
-                    _raise_if_failed(output)
+                    raise_if_failed(output)
                     outputs[output.request_id].append(output)
                     running -= output.finished
         finally:
@@ -404,20 +222,3 @@ def _listed(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
                 f"prompts must be text or lists of token ids. Given: a number at place {i}.", param="prompts"
             )
     return listed  # type: ignore[return-value]  # just seen to hold no bare id
-
-
-def _completion(outputs: Sequence[RequestOutput]) -> Completion:
-    last = outputs[-1]
-    return Completion(
-        text="".join(output.text for output in outputs),
-        token_ids=tuple(token_id for output in outputs for token_id in output.token_ids),
-        logprobs=tuple(entry for output in outputs for entry in output.logprobs),
-        finish_reason=last.finish_reason or FinishReason.ABORT,
-        stop_reason=last.stop_reason,
-        usage=last.usage,
-    )
-
-
-def _raise_if_failed(output: RequestOutput) -> None:
-    if output.finish_reason is FinishReason.ERROR:
-        raise ExecutionError(output.error or "The request failed while it ran.")
