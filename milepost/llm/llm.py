@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 from types import TracebackType
 from typing import Any
 
+from milepost.chat.encoding import ChatEncoding
 from milepost.chat.reply import ReplyParser, collect_reply
 from milepost.chat.tokenizer import Tokenizer
 from milepost.config import EngineConfig, ResolvedConfig
 from milepost.engine.mailboxes import Mailboxes
 from milepost.engine.reports import EngineStats
-from milepost.errors import RequestError
+from milepost.error_text import one_of
+from milepost.errors import ConfigError, RequestError
 from milepost.llm.loading import load_engine
 from milepost.llm.results import ChatCompletion, Completion, completion_of
 from milepost.llm.streams import ChatStream, TokenStream, raise_if_failed
@@ -171,6 +174,7 @@ class LLM:
         self, messages: Messages, sampling: SamplingParams | None, form: Mapping[str, Any]
     ) -> tuple[Request, ReplyParser]:
         encoding = self._loaded.encoding
+        _check_form(encoding, form)
         prompt = encoding.encode(messages, **form)
         request = self._request(prompt.token_ids, prompt.message_ends, sampling)
         return request, encoding.reply_parser(prompt)
@@ -222,3 +226,11 @@ def _listed(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
                 f"prompts must be text or lists of token ids. Given: a number at place {i}.", param="prompts"
             )
     return listed  # type: ignore[return-value]  # just seen to hold no bare id
+
+
+def _check_form(encoding: ChatEncoding, form: Mapping[str, Any]) -> None:
+    parameters = inspect.signature(encoding.encode).parameters.values()
+    known = [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
+    for name in form:
+        if name not in known:
+            raise ConfigError(one_of("An option of a chat", name, known))

@@ -203,6 +203,14 @@ def test_bad_prompts_are_refused(llm: LLM, prompts: Any, says: str) -> None:
         llm.generate(prompts, GREEDY)
 
 
+def test_unknown_options_of_a_chat_name_the_nearest(k3: Path) -> None:
+    with (
+        LLM(k3, **ENGINE) as llm,
+        pytest.raises(ConfigError, match=r"Given: 'thinkin'\. Did you mean 'thinking'\?"),
+    ):
+        llm.chat([{"role": "user", "content": "the road"}], thinkin=False)
+
+
 def test_unknown_options_name_the_nearest(k3: Path) -> None:
     with pytest.raises(ConfigError, match=r"'max_seqs'.*Did you mean 'max_num_seqs'"):
         LLM(k3, max_seqs=3)
