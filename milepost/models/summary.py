@@ -18,7 +18,7 @@ from typing import Final
 from milepost.config_json import read_model_spec
 from milepost.model_spec import ModelSpec
 from milepost.models.loader import check_tensors, expected_tensors
-from milepost.models.shards import Checkpoint
+from milepost.models.shards import Checkpoint, has_weights
 from milepost.models.weights import PACKED_SUFFIX, TensorSpec
 
 __all__ = ["PARTS", "CheckpointSummary", "LayerSummary", "ParameterCount", "count_parameters", "summarize"]
@@ -66,7 +66,7 @@ class ParameterCount:
 
 @dataclass(frozen=True)
 class CheckpointSummary:
-    """A checkpoint folder.
+    """A checkpoint folder; without shards only what its config says, and no bytes.
 
     ``bytes_by_dtype`` (safetensors' names) covers the tensors that the model uses, ``skipped_*``
     those that it knowingly leaves, such as K3's vision tower.
@@ -86,12 +86,14 @@ class CheckpointSummary:
 
 
 def summarize(folder: Path) -> CheckpointSummary:
-    """Read a checkpoint's config and headers.
+    """Read a checkpoint's config and headers, or the config alone where there is no shard yet.
 
     Raises:
         CheckpointError: as `milepost.models.load_model`, without reading any data.
     """
     spec = read_model_spec(folder)
+    if not has_weights(folder):
+        return CheckpointSummary(spec, count_parameters(spec), 0, {}, 0, 0)
     with closing(Checkpoint(folder)) as checkpoint:
         used = check_tensors(spec, checkpoint)
         by_dtype: Counter[str] = Counter()

@@ -27,6 +27,7 @@ from tests.llm.checkpoints import (
     put_nan,
     truncate_a_shard,
 )
+from tests.models.real_configs import k3_config
 
 Capture = pytest.CaptureFixture[str]
 GREEDY = SamplingParams(temperature=0.0, max_tokens=5, ignore_eos=True)
@@ -167,6 +168,29 @@ def test_inspect_shows_what_the_model_is(quiet_k3: Path, capsys: Capture) -> Non
     assert 0 < stored - data["bytes"] - data["skipped_bytes"] < 100_000, "headers are the only difference"
 
 
+def test_inspect_needs_no_shards(tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(k3_config()))
+    assert run(["inspect", str(tmp_path), "--tp", "8", "--memory", "40GiB"]) == 0
+    out = capsys.readouterr().out
+    assert "2,779,484,476,000" in out
+    assert "497,052 by config.json; no shard here" in out
+    assert "24,271 and the dummy page" in out
+    rows = [
+        [cell.strip() for cell in line.split("│")[1:-1]] for line in out.splitlines() if "experts " in line
+    ]
+    numbers = {row[1]: (row[0], row[-1][:14]) for row in rows if len(row) == 6}
+    assert numbers == {"KDA": ("68", "1-2, 4-6, 8-10"), "MLA": ("24", "3, 7, 11, 15, ")}
+    assert run(["inspect", str(tmp_path), "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert (data["num_shards"], data["bytes"]) == (0, 0)
+
+
+@pytest.mark.parametrize("ranks", ["0", "-1"])
+def test_inspect_refuses_no_ranks(quiet_k3: Path, capsys: Capture, ranks: str) -> None:
+    assert run(["inspect", str(quiet_k3), "--tp", ranks]) == 2
+    assert f"--tp must be at least 1. Given: {ranks}" in error_line(capsys)
+
+
 def test_inspect_lays_pages_out_as_asked(quiet_k3: Path, capsys: Capture) -> None:
     def pages(*options: str) -> dict[str, int]:
         assert run(["inspect", str(quiet_k3), "--json", *options]) == 0
@@ -266,7 +290,7 @@ def test_a_prompt_over_the_limit_is_one_line(quiet_k3: Path, capsys: Capture) ->
 
 def test_a_layout_that_does_not_fit_is_one_line(quiet_k3: Path, capsys: Capture) -> None:
     assert run(["inspect", str(quiet_k3), "--tp", "3"]) == 2
-    assert "must divide the 5 KDA heads. Given: 3" in error_line(capsys)
+    assert "--tp must divide the 5 KDA heads. Given: 3" in error_line(capsys)
 
 
 def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
