@@ -17,7 +17,9 @@ from rich.console import Console
 from milepost.cli import terminal
 from milepost.cli.app import commands, run
 from milepost.cli.options import DEFAULT_MAX_TOKENS
+from milepost.config import MEMORY_SHARE, EngineConfig
 from milepost.llm import LLM
+from milepost.server import DEFAULT_DRAIN_SECONDS
 from milepost.types import SamplingParams
 from tests.llm.checkpoints import (
     ENGINE,
@@ -63,6 +65,28 @@ def test_help_shows_examples(capsys: Capture, name: str | None) -> None:
     out, err = capsys.readouterr()
     assert "Examples:\n" in out
     assert err == ""
+
+
+def test_no_words_ask_for_help(capsys: Capture) -> None:
+    assert run([]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    summaries = [
+        line for line in out.splitlines() if line.split()[:1] and line.split()[0] in commands.commands
+    ]
+    assert len(summaries) == len(commands.commands)
+    assert not [line for line in summaries if line.endswith("...")], "a summary is cut off"
+
+
+def test_help_gives_the_defaults(capsys: Capture) -> None:
+    assert run(["serve", "--help"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    config = EngineConfig(model="x")
+    assert f"Tokens of a KV block. [default: {config.block_size}]" in text
+    assert f"at the same time. [default: {config.max_num_seqs}]" in text
+    assert f"of one step. [default: {config.max_num_batched_tokens}]" in text
+    assert f"at the end. [default: {DEFAULT_DRAIN_SECONDS:.0f}]" in text
+    assert f"[default: {MEMORY_SHARE:.0%} of the memory available" in text
 
 
 def test_a_prompt_is_continued(quiet_k3: Path, capsys: Capture, expected: dict[str, Any]) -> None:
@@ -209,7 +233,7 @@ def test_export_toy_writes_a_checkpoint_that_runs(tmp_path: Path, capsys: Captur
     assert generate(folder, "--prompt", "the road") == 0
     capsys.readouterr()
     assert run(["export-toy", str(folder)]) == 2
-    assert "exists" in error_line(capsys)
+    assert error_line(capsys) == f"{folder} exists. Name a folder that does not."
 
 
 @pytest.mark.parametrize("trouble", ["no room", "full"])
@@ -268,6 +292,10 @@ def test_a_broken_checkpoint_is_one_line(
         (["inspect", "--kv-dtype", "int4"], "--kv-dtype must be one of"),
         (["serve", "--port", "99999999"], "--port must be between 0 and 65535. Given: 99999999"),
         (["serve", "--log-level", "loud"], "'loud' is not one of"),
+        (
+            ["generate", "--prompt-file", "nowhere"],
+            "No such file or directory. See 'milepost generate --help'.",
+        ),
         (["dance"], "No such command 'dance'. See 'milepost --help'"),
     ],
 )
