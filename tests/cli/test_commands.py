@@ -197,6 +197,7 @@ def test_inspect_needs_no_shards(tmp_path: Path, capsys: Capture) -> None:
     assert run(["inspect", str(tmp_path), "--tp", "8", "--memory", "40GiB"]) == 0
     out = capsys.readouterr().out
     assert "2,779,484,476,000" in out
+    assert "1.5 TiB" in out
     assert "497,052 by config.json; no shard here" in out
     assert "24,271 and the dummy page" in out
     rows = [

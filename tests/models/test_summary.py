@@ -81,6 +81,7 @@ def test_summary_of_a_checkpoint(tmp_path: Path, family: str) -> None:
     model = load_model(folder, dtype=torch.float32, ops=load_ops("reference"))
     if not is_k3:  # nothing is packed: in memory, each parameter takes four bytes
         assert model.num_bytes == 4 * summary.parameters.total
+    assert summary.memory_by_dtype["float32"] == model.num_bytes > summary.memory_by_dtype["bfloat16"]
 
 
 def test_summary_reads_no_data_but_checks_all_names(tmp_path: Path) -> None:
