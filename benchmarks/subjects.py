@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -54,14 +53,10 @@ def folder_of(subject: str) -> Path:
         return shipped_model()
     folder = CACHE / subject
     if not folder.exists():
-        unfinished = folder.with_name(f"{subject}.tmp")
-        shutil.rmtree(unfinished, ignore_errors=True)
-        folder.parent.mkdir(parents=True, exist_ok=True)
         config = toy_k3_config(**RANDOM_100M)
         # The toy tokenizer has fewer tokens than this embedding; benchmarks send token ids anyway.
         files = toy_tokenizer_files("kimi_k3", TOKENIZER_TOKENS)
-        write_checkpoint(unfinished, config, toy_tensors(config, 0, torch.bfloat16), files=files)
-        unfinished.rename(folder)
+        write_checkpoint(folder, config, toy_tensors(config, 0, torch.bfloat16), files=files)
     return folder
 
 

@@ -29,6 +29,9 @@ KERNELS = ("cpu", "reference")
 # counted: the rest is for activations, the tokenizer and whatever else lives on the machine.
 MEMORY_SHARE = 0.5
 
+# The thread pools behind the kernels crash when they are asked for more than the system starts.
+MAX_THREADS = 1024
+
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What the user asked of the engine; `milepost.memory.sizing.resolve` turns it into numbers.
@@ -81,11 +84,13 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         if self.max_model_len is not None:
             _integer("max_model_len", self.max_model_len, low=2)  # a prompt token and an output token
         if self.threads is not None:
-            _integer("threads", self.threads, low=1)
+            _integer("threads", self.threads, low=1, high=MAX_THREADS)
         if self.seed is not None:
             _integer("seed", self.seed, low=-(1 << 63), high=(1 << 63) - 1)
         if self.served_model_name is not None:
             _text("served_model_name", self.served_model_name)
+            if any("\ud800" <= char <= "\udfff" for char in self.served_model_name):
+                raise ConfigError(f"served_model_name must be UTF-8. Given: {self.served_model_name!r}.")
         if not isinstance(self.check_states, bool):
             raise ConfigError(f"check_states must be true or false. Given: {self.check_states!r}.")
 

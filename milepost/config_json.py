@@ -141,7 +141,7 @@ def _read_json(path: Path) -> dict[str, Any]:
         raise CheckpointError(f"The checkpoint has no {path.name}. Looked for: {path}.") from None
     except OSError as error:
         raise CheckpointError(f"{path} can't be read: {error.strerror}.") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise CheckpointError(f"{path} is not valid JSON: {error}. Download or export it again.") from None
     if not isinstance(content, dict):
         raise CheckpointError(f"{path} must hold a JSON object. Given: {type(content).__name__}.")

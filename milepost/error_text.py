@@ -11,10 +11,13 @@ __all__ = ["as_json", "listing", "nearest", "one_of"]
 
 MAX_SHOWN = 20
 MAX_JSON = 60
+MAX_NAME = 100
 
 
 def nearest(given: str, known: Collection[str]) -> str:
     """A hint such as ``" Did you mean 'seed'?"``, or nothing when no known name is near."""
+    if len(given) > MAX_NAME:
+        return ""  # matching takes time with the square of the length, and nobody misspells by kilobytes
     folded = {name.lower(): name for name in known}
     found = difflib.get_close_matches(given.lower(), folded, n=1)
     return f" Did you mean {folded[found[0]]!r}?" if found else ""

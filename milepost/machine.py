@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-__all__ = ["available_memory", "usable_cores"]
+__all__ = ["available_memory", "total_memory", "usable_cores"]
 
 
 def available_memory() -> int:
@@ -25,6 +25,11 @@ def _system_available() -> int:
                 return int(line.split()[1]) * 1024
     except OSError:
         pass  # not Linux: the whole memory is the best figure there is
+    return total_memory()
+
+
+def total_memory() -> int:
+    """Bytes of memory that the machine has, taken or not."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 

@@ -1,6 +1,6 @@
 """Measures a checkpoint folder on seeded cases: the share of greedy answers that equal the expected string.
 
-``python -m training.evaluate assets/milepost-toy-k3``
+``python -m training.evaluate milepost/assets/milepost-toy-k3``
 
 A greedy answer equals the expected one if and only if every expected token, the closing markers included, is
 the most likely one given those before it. So one forward pass over prompt and answer decides a case.

@@ -75,10 +75,13 @@ def read_hf(path: Path, config: Mapping[str, object]) -> HfTokenizer:
 
 def _read_added(path: Path, content: Mapping[str, Any]) -> dict[str, int]:
     added: dict[str, int] = {}
-    for entry in content.get("added_tokens") or []:
+    entries = content.get("added_tokens") or []
+    if not isinstance(entries, list):
+        raise TokenizerError(f"{path}: added_tokens must be a list. Given: {entries!r:.60}.")
+    for entry in entries:
         try:
             added[str(entry["content"])] = int(entry["id"])
-        except (TypeError, KeyError, ValueError):
+        except (TypeError, KeyError, ValueError, OverflowError):
             raise TokenizerError(
                 f'{path}: added_tokens must hold objects with "id" and "content". Given: {entry!r:.60}.'
             ) from None

@@ -162,7 +162,11 @@ def _parse_call(call: object, path: str) -> ToolCall:
         raise _error(f"{path}.function", f"must be an object. Given: {_kind(function)}.")
     arguments = function.get("arguments")
     if isinstance(arguments, Mapping):
-        arguments = json.dumps(arguments, ensure_ascii=False)
+        try:
+            arguments = json.dumps(arguments, ensure_ascii=False)
+        except (TypeError, ValueError, RecursionError) as error:
+            field = f"{path}.function.arguments"
+            raise _error(field, f"must hold JSON values only ({error}).") from None
     return ToolCall(
         id=_optional_string(call.get("id"), f"{path}.id") or "",
         name=_string(function.get("name"), f"{path}.function.name", empty=False),

@@ -84,7 +84,7 @@ def read_json_object(path: Path) -> dict[str, object]:
         raise TokenizerError(
             f"{path} can't be read: {error.strerror}. Check the file's permissions."
         ) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise TokenizerError(f"{path} is torn or not JSON ({error}). Copy or download it again.") from error
     if not isinstance(content, dict):
         raise TokenizerError(

@@ -85,6 +85,8 @@ class XtmlEncoding:
         """Write a conversation; see `milepost.chat.encoding.ChatEncoding.encode`."""
         checked, declared = parse_messages(messages), parse_tools(tools)
         think = self._thinks_by_default if thinking is None else thinking
+        if not isinstance(think, bool):
+            raise RequestError(f"thinking must be true or false. Given: {think!r:.60}.", param="thinking")
         effort = _checked_effort(thinking_effort, think)
         choice = _checked_choice(tool_choice, bool(declared))
         out = _XtmlWriter(self._tokenizer, self._markers)
@@ -193,7 +195,7 @@ def _arguments(call: ToolCall, path: str) -> dict[str, Any] | None:
         return {}
     try:
         arguments = json.loads(call.arguments)
-    except ValueError:
+    except (ValueError, RecursionError):  # nested too deep to be read
         return None
     if not isinstance(arguments, dict):
         raise RequestError(f"{path} must be a JSON object. Given: {call.arguments[:60]!r}.", param=path)
@@ -274,8 +276,11 @@ def _escape(value: str) -> str:
     return value.replace("&", "&amp;").replace('"', "&quot;")
 
 
-def _sorted_json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
+def _sorted_json(tools: object) -> str:
+    try:
+        return json.dumps(tools, ensure_ascii=False, separators=(",", ":"), sort_keys=True, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise RequestError(f"tools must hold JSON values only ({error}).", param="tools") from None
 
 
 def _json_type(value: object) -> str:

@@ -19,6 +19,7 @@ import msgspec
 
 from milepost.chat.messages import ToolCall
 from milepost.chat.reply import ReleasedText, ReplyDelta
+from milepost.chat.text_pieces import without_surrogates
 from milepost.types import RequestOutput
 
 __all__ = ["XtmlMarkers", "XtmlReplyParser"]
@@ -153,10 +154,12 @@ def _typed(text: str, kind: str) -> object:
         return text
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):  # nested too deep to be read
         return text
 
 
 def _finished(call: _Call) -> ToolCall:
-    arguments = call.raw if call.raw is not None else json.dumps(call.arguments, ensure_ascii=False)
+    # The model may spell a lone surrogate (backslash ud800), which no reply can hold as a character.
+    parsed = without_surrogates(json.dumps(call.arguments, ensure_ascii=False))
+    arguments = call.raw if call.raw is not None else parsed
     return ToolCall(id=f"call_{uuid.uuid4().hex[:24]}", name=call.name, arguments=arguments)

@@ -21,7 +21,7 @@ from milepost.cli.generate import generate
 from milepost.cli.inspect_checkpoint import inspect_checkpoint
 from milepost.cli.options import examples
 from milepost.cli.serve import serve
-from milepost.cli.terminal import print_error
+from milepost.cli.terminal import open_missing_streams, print_error
 from milepost.errors import InvariantError, MilepostError
 
 __all__ = ["EXIT_INTERRUPTED", "EXIT_WRONG_INPUT", "commands", "main", "run"]
@@ -55,6 +55,7 @@ for command in (generate, chat, serve, inspect_checkpoint, export_toy):
 
 def main() -> None:
     """Run the command line of this process and exit."""
+    open_missing_streams()
     sys.exit(run())
 
 

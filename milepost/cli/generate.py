@@ -12,6 +12,7 @@ import click
 import msgspec
 
 from milepost.chat.reply import Reply, ReplyDelta
+from milepost.chat.text_pieces import without_surrogates
 from milepost.cli.figures import RunFigures
 from milepost.cli.options import (
     engine_options,
@@ -166,7 +167,9 @@ def _print_all(llm: LLM, job: _Job, figures: RunFigures, as_json: bool) -> None:
     for i, (prompt, (reply, completion)) in enumerate(zip(job.prompts, pairs, strict=True)):
         figures.saw_completion(completion)
         if as_json:
-            write(msgspec.json.encode(_json_result(prompt, reply, completion)).decode(), end="\n")
+            # A prompt's bytes may be no UTF-8, which JSON can't hold.
+            result = _json_result(without_surrogates(prompt), reply, completion)
+            write(msgspec.json.encode(result).decode(), end="\n")
         else:
             write(f"==> prompt {i + 1} <==\n{reply.content}", end="\n")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,6 +12,7 @@ import click
 from milepost import __version__
 from milepost.cli.options import engine_options, examples, model_argument, take_engine_config
 from milepost.cli.terminal import notes, progress_bar
+from milepost.errors import ConfigError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -62,6 +64,8 @@ def serve(
     from milepost.server import DEFAULT_DRAIN_SECONDS, Metrics, bind, create_app
     from milepost.server import serve as run_server
 
+    if drain_seconds is not None and not drain_seconds >= 0:  # refuses NaN too
+        raise ConfigError(f"--drain-seconds must be at least 0. Given: {drain_seconds}.")
     config = take_engine_config(model, options, served_model_name=served_model_name, seed=seed)
     # A port that is taken is found before the weights are read.
     listener = bind(host, port)
@@ -102,4 +106,6 @@ def _services(loaded: LoadedEngine, engine: AsyncEngine, metrics: Metrics) -> Se
 
 
 def _announce(address: str) -> None:
-    notes().print(f"Milepost answers at {address}/v1 (Ctrl-C ends it).", markup=False)
+    # Nobody may read it, or its disk may be full: the server answers all the same.
+    with suppress(OSError):
+        notes().print(f"Milepost answers at {address}/v1 (Ctrl-C ends it).", markup=False)

@@ -10,13 +10,31 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 from rich.table import Table
 
-__all__ = ["figures_table", "interrupts_to", "notes", "print_error", "progress_bar", "results", "write"]
+__all__ = [
+    "figures_table",
+    "interrupts_to",
+    "notes",
+    "open_missing_streams",
+    "print_error",
+    "progress_bar",
+    "results",
+    "write",
+]
+
+
+def open_missing_streams() -> None:
+    """Stand-ins for standard streams that the process was started without: empty, or read by nobody."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            stream = Path(os.devnull).open(mode, encoding="utf-8")  # noqa: SIM115 - stays open for good
+            setattr(sys, name, stream)
 
 
 def notes() -> Console:

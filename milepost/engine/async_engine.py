@@ -20,6 +20,7 @@ import msgspec
 from milepost.engine.engine import Engine, failure_sentence
 from milepost.engine.reports import EngineStats
 from milepost.errors import EngineStoppedError, MilepostError, RequestError
+from milepost.scheduler.limits import Limits
 from milepost.types import FinishReason, Request, RequestOutput, Usage
 
 __all__ = ["AsyncEngine", "OutputStream"]
@@ -90,7 +91,7 @@ class AsyncEngine:
     """Runs an `Engine` in a thread of its own, from construction until `stop`.
 
     `submit`, `stream`, `drain` and `stop` belong on an event loop (any, also several); `abort`,
-    `validate` and `stats` are safe from any thread.
+    `limits` and `stats` are safe from any thread.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -119,13 +120,9 @@ class AsyncEngine:
         return self._failure or self._engine.failure
 
     @property
-    def max_length(self) -> int:
-        """Most tokens of a request, prompt and output together."""
-        return self._engine.max_length
-
-    def validate(self, request: Request) -> None:
-        """Raise `RequestError` if the request could never be served."""
-        self._engine.validate(request)
+    def limits(self) -> Limits:
+        """What can be served at all."""
+        return self._engine.limits
 
     def stats(self) -> EngineStats:
         """The snapshot that the thread took after its latest turn."""
@@ -138,7 +135,7 @@ class AsyncEngine:
             RequestError: it can't be served, or its id is alive already.
             EngineStoppedError: the engine drains, is stopped, or has failed.
         """
-        self._engine.validate(request)
+        self.limits.validate(request)
         if not request.arrival_time:
             request = msgspec.structs.replace(request, arrival_time=self._engine.clock())
         stream = OutputStream(request, asyncio.get_running_loop(), self._on_close)

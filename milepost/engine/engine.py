@@ -10,6 +10,7 @@ from milepost.engine.detokenizer import Detokenizer, TokenDecoder
 from milepost.engine.executor import Executor
 from milepost.engine.reports import EngineObserver, EngineStats
 from milepost.errors import EngineStoppedError
+from milepost.scheduler.limits import Limits
 from milepost.scheduler.reports import TokenUpdate
 from milepost.scheduler.scheduler import Scheduler
 from milepost.types import FinishReason, Request, RequestOutput, Usage
@@ -39,7 +40,7 @@ class Engine:
     `abort` or from `close`. When the executor fails (raises), every request alive ends with
     `FinishReason.ERROR` in that step's outputs, and the engine takes no more.
 
-    Not thread-safe, `validate` apart; `AsyncEngine` is the front for threads and event loops.
+    Not thread-safe, `limits` apart; `AsyncEngine` is the front for threads and event loops.
 
     Args:
         executor: computes the steps; the engine closes it.
@@ -81,18 +82,14 @@ class Engine:
         return self._failure
 
     @property
-    def max_length(self) -> int:
-        """Most tokens of a request, prompt and output together."""
-        return self._scheduler.max_length
+    def limits(self) -> Limits:
+        """What can be served at all; safe to ask from any thread."""
+        return self._scheduler.limits
 
     @property
     def clock(self) -> Callable[[], float]:
         """The engine's clock, in seconds."""
         return self._clock
-
-    def validate(self, request: Request) -> None:
-        """Raise `RequestError` if the request could never be served. Safe from any thread."""
-        self._scheduler.validate(request)
 
     def submit(self, request: Request) -> None:
         """Accept a request.
@@ -105,8 +102,9 @@ class Engine:
             raise EngineStoppedError("The engine is closed and takes no new requests. Start another one.")
         if self._failure is not None:
             raise EngineStoppedError(f"{self._failure} It takes no new requests. Start it again.")
+        live = _Live(request, self._decoder, request.arrival_time or self._clock())
         self._scheduler.add(request)
-        self._live[request.request_id] = _Live(request, self._decoder, request.arrival_time or self._clock())
+        self._live[request.request_id] = live
         self._prompt_tokens += len(request.prompt_token_ids)
 
     def step(self) -> list[RequestOutput]:
@@ -116,6 +114,8 @@ class Engine:
         """
         if not self._live:
             return []
+        if self._failure is not None:
+            return self._end_all(self._failure)
         try:
             batch = self._scheduler.schedule()
             if batch is None:
@@ -228,13 +228,17 @@ class Engine:
         """End everything after an exception in a step: in the executor, or a bug of our own."""
         self._failure = failure_sentence("The engine failed in a step", error)
         logger.error("The engine failed; %d requests end with it", len(self._live), exc_info=error)
+        return self._end_all(self._failure)
+
+    def _end_all(self, failure: str) -> list[RequestOutput]:
+        """End every request alive, after a step that failed or was interrupted."""
         try:
             self._scheduler.abandon()
         except Exception:
             # The outputs below don't depend on the scheduler, and nothing runs on it any more.
             logger.exception("The scheduler could not give its pages back")
         now = self._clock()
-        return [self._output(self._failed(live, self._failure), now) for live in [*self._live.values()]]
+        return [self._output(self._failed(live, failure), now) for live in [*self._live.values()]]
 
     @staticmethod
     def _failed(live: _Live, failure: str) -> TokenUpdate:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from milepost.byte_counts import format_bytes, parse_bytes
 from milepost.config import MEMORY_SHARE, EngineConfig, ResolvedConfig
 from milepost.errors import ConfigError
-from milepost.machine import available_memory, usable_cores
+from milepost.machine import available_memory, total_memory, usable_cores
 from milepost.memory.capacity import max_sequence_tokens, sequence_pages
 from milepost.memory.layout import Layout
 from milepost.model_spec import ModelSpec
@@ -69,7 +70,7 @@ def resolve(
         seed=config.seed,
         kernels=config.kernels,
         threads=config.threads or usable_cores(),
-        served_model_name=config.served_model_name or Path(config.model).resolve().name,
+        served_model_name=config.served_model_name or _printable(Path(config.model).resolve().name),
         check_states=config.check_states,
     )
 
@@ -90,7 +91,13 @@ def _arena_budget(
 ) -> int:
     """Bytes that the arena may take."""
     if config.memory is not None:
-        return parse_bytes(config.memory)
+        asked, total = parse_bytes(config.memory), total_memory()
+        if asked > total:
+            raise ConfigError(
+                f"memory must be at most {total} ({format_bytes(total)}), all that this machine has. "
+                f"Given: {config.memory!r}. Choose less memory."
+            )
+        return asked
     available = available_memory() if available_bytes is None else available_bytes
     share = max(0, int(MEMORY_SHARE * (available - weight_bytes)))
     usable_pages = 1 + config.max_num_seqs * sequence_pages(layout, model_len - 1)
@@ -101,3 +108,8 @@ def _budget_text(config: EngineConfig, budget: int) -> str:
     if config.memory is None:
         return f"{format_bytes(budget)}, {MEMORY_SHARE:.0%} of the memory available"
     return f"memory {config.memory!r}"
+
+
+def _printable(name: str) -> str:
+    """`name` with U+FFFD for bytes that are no UTF-8: a folder's name may hold them, JSON may not."""
+    return os.fsencode(name).decode("utf-8", "replace")

@@ -56,7 +56,9 @@ def write_checkpoint(
     """
     target = Path(folder)
     if target.exists() and not overwrite:
-        raise CheckpointError(f"{target} exists; give another folder, or pass overwrite=True to replace it")
+        raise CheckpointError(
+            f"{target} exists and is not replaced. Give another folder, or remove this one."
+        )
     named = _collect(tensors)
     parts = _split(named, shards)
     total = sum(tensor.nbytes for tensor in named.values())
@@ -73,7 +75,7 @@ def _collect(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
     storages: set[int] = set()
     for name, tensor in tensors:
         if name in named:
-            raise CheckpointError(f"two tensors of the checkpoint are named {name}; a name may occur once")
+            raise CheckpointError(f"Two tensors of the checkpoint are named {name}. A name may occur once.")
         plain = tensor.detach().cpu().contiguous()
         # safetensors stores whole storages and refuses shared ones: what is a view of something else is
         # copied.
@@ -89,7 +91,7 @@ def _split(named: Mapping[str, Tensor], shards: int) -> list[dict[str, Tensor]]:
     """Cut the tensors, in order, into ``shards`` runs of about equal bytes, none of them empty."""
     if not 1 <= shards <= max(1, len(named)):
         raise CheckpointError(
-            f"a checkpoint of {len(named)} tensors has 1 to {len(named)} shards; given {shards}"
+            f"A checkpoint of {len(named)} tensors can have 1 to {len(named)} shards. Given: {shards}."
         )
     total = sum(tensor.nbytes for tensor in named.values())
     parts: list[dict[str, Tensor]] = [{}]
@@ -120,26 +122,38 @@ def _write_json(path: Path, content: Mapping[str, Any]) -> None:
 @contextlib.contextmanager
 def _pending_folder(target: Path, needed: int) -> Iterator[Path]:
     """A hidden sibling of ``target`` that takes its place on success and vanishes on failure."""
+    made = [folder for folder in target.parents if not folder.exists()]
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         pending = Path(tempfile.mkdtemp(prefix=f".{target.name}.writing-", dir=target.parent))
     except OSError as error:
-        raise CheckpointError(f"can't make a folder beside {target}: {error}") from error
+        _remove_empty(made)
+        raise CheckpointError(
+            f"Can't make a folder beside {target}: {error}. Choose a place that can be written."
+        ) from error
     try:
         free = shutil.disk_usage(pending).free
         if needed > free:
             raise CheckpointError(
-                f"{target} needs {needed:,} bytes, its disk has {free:,} free; make room there"
+                f"{target} needs {needed:,} bytes, its disk has {free:,} free. Make room there."
             )
         yield pending
         _replace(pending, target)
     except (OSError, SafetensorError) as error:
         raise CheckpointError(
-            f"can't write {target} ({needed:,} bytes of tensors): {error}; nothing was left there, "
-            "make room and retry"
+            f"Can't write {target} ({needed:,} bytes of tensors): {error}. Nothing was left there: "
+            "make room and try again."
         ) from error
     finally:
         shutil.rmtree(pending, ignore_errors=True)
+        _remove_empty(made)
+
+
+def _remove_empty(folders: list[Path]) -> None:
+    """Remove those of `folders`, innermost first, that hold nothing."""
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
 
 
 def _replace(pending: Path, target: Path) -> None:

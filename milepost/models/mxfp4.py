@@ -42,12 +42,14 @@ def quantize_mxfp4(weight: Tensor) -> tuple[Tensor, Tensor]:
     """
     if weight.shape[-1] % GROUP:
         raise CheckpointError(
-            f"MXFP4 packs groups of {GROUP} inputs; given a weight of shape {list(weight.shape)}, "
-            "whose last dimension is no multiple of that"
+            f"MXFP4 packs groups of {GROUP} inputs, so a weight's last dimension must be a multiple of that. "
+            f"Given: shape {list(weight.shape)}."
         )
     groups = _grouped(weight.to(torch.float64))
     if not bool(torch.isfinite(groups).all()):
-        raise CheckpointError("MXFP4 can't hold a NaN or an infinity; the weight has some")
+        raise CheckpointError(
+            "MXFP4 can't hold a NaN or an infinity, and the weight has some. Pack finite weights only."
+        )
     scale = _scale_byte(groups.abs().amax(dim=-1))
     factors = scale_values(torch.float64)[scale.long()]  # [..., out, in / 32]
     codes = _nearest_code(groups / factors.unsqueeze(-1)).flatten(-2)

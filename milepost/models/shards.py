@@ -171,7 +171,7 @@ def _read_index(folder: Path) -> dict[str, str]:
     try:
         weight_map = msgspec.json.decode(path.read_bytes(), type=dict[str, msgspec.Raw])["weight_map"]
         shards = msgspec.json.decode(weight_map, type=dict[str, str])
-    except (msgspec.MsgspecError, UnicodeDecodeError, KeyError, OSError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, KeyError, OSError) as error:
         raise CheckpointError(
             f"{path} is broken: {error}. It must be JSON with a weight_map from tensor names to shard files."
         ) from None
@@ -212,7 +212,7 @@ def _read_header(shard: Path) -> list[TensorEntry]:
         header = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
         header.pop("__metadata__", None)
         entries = [_entry(shard, 8 + length, name, fields) for name, fields in header.items()]
-    except (msgspec.MsgspecError, ValueError) as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise CheckpointError(f"Shard {shard} has a broken header: {error}. Download it again.") from None
     _check_ranges(shard, 8 + length, size, entries)
     return entries

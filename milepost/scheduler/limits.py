@@ -52,6 +52,12 @@ class Limits:
                 f"Given: {len(prompt)}. Shorten it, or start the engine with more memory.",
                 param="prompt",
             )
+        wrong = next((token_id for token_id in prompt if type(token_id) is not int), None)
+        if wrong is not None:
+            raise RequestError(
+                f"Prompt token ids must be integers. Given: {wrong!r:.60}, {type(wrong).__name__}.",
+                param="prompt",
+            )
         vocab_size = self._config.vocab_size
         if vocab_size is not None and (min(prompt) < 0 or max(prompt) >= vocab_size):
             raise RequestError(

@@ -86,21 +86,17 @@ class Scheduler:
         return bool(self._sequences)
 
     @property
-    def max_length(self) -> int:
-        """Most tokens of a request, prompt and output together: what context and pool allow."""
-        return self._limits.max_length
-
-    def validate(self, request: Request) -> None:
-        """Refuse what could never be served (`Limits.validate`); safe from any thread."""
-        self._limits.validate(request)
+    def limits(self) -> Limits:
+        """What can be served at all; it never changes and is safe to ask from any thread."""
+        return self._limits
 
     def add(self, request: Request) -> None:
         """Accept a request; it waits for its turn.
 
         Raises:
-            RequestError: what `validate` raises, or the id belongs to a request that is alive.
+            RequestError: what `Limits.validate` raises, or the id belongs to a request that is alive.
         """
-        self.validate(request)
+        self._limits.validate(request)
         if request.request_id in self._sequences:
             raise RequestError(
                 f"request_id must be unique among the requests alive. Given: {request.request_id!r}.",

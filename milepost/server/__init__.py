@@ -1,7 +1,8 @@
 """The OpenAI-compatible HTTP server.
 
-The composition root hands it an engine, a tokenizer and a chat encoding (`Services`); the server turns
-bytes into requests and outputs into bytes, and knows nothing of models or memory.
+The composition root hands it an engine, the metrics that it tells, a tokenizer and a chat encoding
+(`Services`); the server turns bytes into requests and outputs into bytes, and knows nothing of models
+or memory.
 """
 
 from milepost.server.app import create_app

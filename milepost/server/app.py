@@ -67,7 +67,9 @@ async def _model(http: HttpRequest) -> Response:
 
 
 def _model_object(services: Services) -> Model:
-    return Model(id=services.model_name, created=services.created, max_model_len=services.engine.max_length)
+    return Model(
+        id=services.model_name, created=services.created, max_model_len=services.engine.limits.max_length
+    )
 
 
 async def _health(http: HttpRequest) -> Response:

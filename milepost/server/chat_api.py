@@ -15,7 +15,7 @@ from starlette.responses import Response
 from milepost.chat.encoding import ChatEncoding, EncodedPrompt
 from milepost.chat.messages import ToolCall
 from milepost.chat.reply import Reply, ReplyDelta, ReplyParser, collect_reply
-from milepost.server.endpoint import front_of, new_id, read_request
+from milepost.server.endpoint import fields_renamed, front_of, new_id, read_request
 from milepost.server.front import Front, Run
 from milepost.server.logprobs import chat_logprobs
 from milepost.server.requests import CHAT_HARMLESS, ChatRequest
@@ -43,10 +43,11 @@ async def chat_completions(http: HttpRequest) -> Response:
     front = front_of(http)
     asked = await read_request(http, ChatRequest, CHAT_HARMLESS)
     encoding = front.services.encoding
-    # Away from the event loop: a long conversation takes long to tokenise.
-    prompt = await asyncio.to_thread(_encode, encoding, asked)
-    exchange = _Exchange(front, asked, prompt, encoding.reply_parser(prompt))
-    run = front.submit(exchange.request(), "chat")
+    with fields_renamed(asked.wire_names):
+        # Away from the event loop: a long conversation takes long to tokenise.
+        prompt = await asyncio.to_thread(_encode, encoding, asked)
+        exchange = _Exchange(front, asked, prompt, encoding.reply_parser(prompt))
+        run = front.submit(exchange.request(), "chat")
     if asked.stream:
         return EventStream(exchange.chunks(run), [run])
     body = await unless_disconnected(http, exchange.whole(run), [run])

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TypeVar
 
+from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 
+from milepost.errors import RequestError
 from milepost.server.errors import HttpError
 from milepost.server.fields import HarmlessValues, read_body
 from milepost.server.front import Front
 from milepost.server.requests import SamplingFields
+from milepost.server.streaming import ClientDisconnectedError
 
-__all__ = ["MAX_BODY_BYTES", "check_model", "front_of", "new_id", "read_request"]
+__all__ = ["MAX_BODY_BYTES", "check_model", "fields_renamed", "front_of", "new_id", "read_request"]
 
 T = TypeVar("T", bound=SamplingFields)
 
@@ -47,6 +52,22 @@ def check_model(asked: str, served: str) -> None:
         )
 
 
+@contextmanager
+def fields_renamed(names: Mapping[str, str]) -> Iterator[None]:
+    """Let a `RequestError` name its field as the client spells it, by `names` (ours -> the client's)."""
+    try:
+        yield
+    except RequestError as error:
+        ours = error.param or ""
+        theirs = names.get(ours, ours)
+        if theirs == ours:
+            raise
+        message = str(error)
+        if message.startswith(f"{ours} "):
+            message = theirs + message.removeprefix(ours)
+        raise type(error)(message, param=theirs) from None
+
+
 async def read_request(http: HttpRequest, kind: type[T], harmless: HarmlessValues) -> T:
     """Read and check what the client asks for, once it is sure that it could be served now.
 
@@ -60,8 +81,13 @@ async def read_request(http: HttpRequest, kind: type[T], harmless: HarmlessValue
             is not served, 404 for another model.
         EngineStoppedError: the server takes no new requests.
         RequestError: fields that don't go together.
+        ClientDisconnectedError: the client went away before the whole body had come.
     """
-    asked = read_body(await _read_bytes(http), kind, harmless)
+    try:
+        body = await _read_bytes(http)
+    except ClientDisconnect:
+        raise ClientDisconnectedError from None
+    asked = read_body(body, kind, harmless)
     front = front_of(http)
     front.check_open()
     check_model(asked.model, front.services.model_name)

@@ -21,6 +21,10 @@ SERVER_ERROR = "server_error"
 UNAVAILABLE_ERROR = "service_unavailable_error"
 RETRY_AFTER_SECONDS = "5"
 
+# Messages quote what was given, and a client may give megabytes.
+MAX_MESSAGE_CHARS = 1000
+MAX_PARAM_CHARS = 200
+
 
 class ErrorDetail(msgspec.Struct, frozen=True, kw_only=True):
     """What went wrong; ``param`` is the request field at fault, ``code`` a word for programs."""
@@ -50,6 +54,7 @@ class HttpError(MilepostError):
         code: str | None = None,
         headers: dict[str, str] | None = None,
     ) -> None:
+        message, param = _clipped(message, MAX_MESSAGE_CHARS), param and _clipped(param, MAX_PARAM_CHARS)
         super().__init__(message)
         self.status = status
         self.headers = headers or {}
@@ -86,6 +91,10 @@ def to_http_error(error: Exception) -> HttpError:
                 type=SERVER_ERROR,
                 code="internal_error",
             )
+
+
+def _clipped(text: str, limit: int) -> str:
+    return text if len(text) <= limit else f"{text[:limit]}..."
 
 
 def unavailable(message: str) -> HttpError:

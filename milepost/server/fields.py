@@ -28,6 +28,9 @@ class _AnyString:
 ANY_STRING = _AnyString()
 HarmlessValues = Mapping[str, tuple[object, ...]]
 
+# Far above any tool's schema, far below what recursive code can follow.
+MAX_DEPTH = 100
+
 _PATH = re.compile(r" - at `\$\.?(?P<path>.*)`$")
 _UNKNOWN = re.compile(r"Object contains unknown field `(?P<name>.*?)`")
 _MISSING = re.compile(r"Object missing required field `(?P<name>.*?)`")
@@ -68,11 +71,34 @@ def _read_object(body: bytes) -> dict[str, Any]:
         raise HttpError(400, f"The body is not valid JSON: {error}.", code="invalid_json") from None
     except UnicodeDecodeError:
         raise HttpError(400, "The body is not valid UTF-8.", code="invalid_json") from None
+    except RecursionError:
+        raise _too_deep() from None
     if not isinstance(content, dict):
         raise HttpError(
             400, f"The body must be a JSON object. Given: {as_json(content)}.", code="invalid_type"
         )
+    if _is_deeper(content, MAX_DEPTH):
+        raise _too_deep()
     return content
+
+
+def _is_deeper(content: object, limit: int) -> bool:
+    """Whether arrays and objects are nested in more than `limit` levels."""
+    level = [content]
+    for _ in range(limit):
+        inside = [item.values() if isinstance(item, dict) else item for item in level]
+        level = [child for items in inside for child in items if isinstance(child, dict | list)]  # type: ignore[attr-defined]
+        if not level:
+            return False
+    return True
+
+
+def _too_deep() -> HttpError:
+    return HttpError(
+        400,
+        f"The body must nest at most {MAX_DEPTH} arrays and objects. Flatten it.",
+        code="invalid_json",
+    )
 
 
 def _is_harmless(value: object, allowed: tuple[object, ...]) -> bool:

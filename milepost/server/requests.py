@@ -117,7 +117,7 @@ class SamplingFields(msgspec.Struct, frozen=True, kw_only=True):
         """
         return SamplingParams(
             temperature=self.temperature,
-            top_k=max(self.top_k, 0),  # -1 is the field's other spelling of "off"
+            top_k=0 if self.top_k == -1 else self.top_k,  # -1 is the field's other spelling of "off"
             top_p=self.top_p,
             min_p=self.min_p,
             repetition_penalty=self.repetition_penalty,
@@ -161,6 +161,17 @@ class ChatRequest(SamplingFields, frozen=True, kw_only=True):
                 f"Given: {self.max_tokens} and {self.max_completion_tokens}. Give one of them.",
                 param="max_completion_tokens",
             )
+
+    @property
+    def wire_names(self) -> dict[str, str]:
+        """This endpoint's names of what encoding and engine call otherwise."""
+        limit = "max_tokens" if self.max_completion_tokens is None else "max_completion_tokens"
+        return {
+            "thinking": "chat_template_kwargs.thinking",
+            "thinking_effort": "reasoning_effort",
+            "max_tokens": limit,
+            "prompt": "messages",
+        }
 
     def to_sampling(self) -> SamplingParams:
         """The engine's form; see `SamplingFields.sampling`."""

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from milepost.error_text import one_of
 from milepost.errors import ConfigError
 from milepost.models.checkpoint_writer import write_checkpoint
 from milepost.testing.threads import single_thread
@@ -65,7 +66,7 @@ def write_toy_checkpoint(
     """
     build = _BUILDERS.get(family)
     if build is None:
-        raise ConfigError(f"toy checkpoints are of the families {', '.join(_BUILDERS)}; given {family}")
+        raise ConfigError(one_of("family", family, _BUILDERS))
     config = build(**sizes)
     dtype_name = str(dtype).removeprefix("torch.")
     text = config.get("text_config", config)

@@ -44,6 +44,7 @@ def toy_k3_config(  # noqa: PLR0913 - every size of the model is an argument
     top_k: int = 4,
     moe_intermediate: int = 96,
     latent_size: int = 64,
+    latent_norm: bool = True,
     num_shared_experts: int = 2,
     routed_scaling_factor: float = 1.0,
     attn_res_block: int = 4,
@@ -61,8 +62,8 @@ def toy_k3_config(  # noqa: PLR0913 - every size of the model is an argument
     """
     if packed_experts and (latent_size % 32 or moe_intermediate % 32):
         raise ConfigError(
-            f"packed experts need widths that are multiples of 32; given latent_size {latent_size} and "
-            f"moe_intermediate {moe_intermediate}"
+            f"Packed experts need widths that are multiples of 32. Given: latent_size {latent_size} and "
+            f"moe_intermediate {moe_intermediate}."
         )
     text: Config = {
         "activation_situ_beta": 4.0,
@@ -77,7 +78,7 @@ def toy_k3_config(  # noqa: PLR0913 - every size of the model is an argument
         "initializer_range": 0.02,
         "intermediate_size": dense_intermediate,
         "kv_lora_rank": kv_lora_rank,
-        "latent_moe_use_norm": True,
+        "latent_moe_use_norm": latent_norm,
         "linear_attn_config": {
             **_layer_lists(num_layers, full_attn_layers),
             "gate_lower_bound": gate_lower_bound,

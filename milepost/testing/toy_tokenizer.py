@@ -82,7 +82,7 @@ def toy_ranks(base_vocab: int) -> dict[bytes, int]:
         ValueError: fewer than 256, or more merges than the sentences give.
     """
     if base_vocab < 256:
-        raise ValueError(f"a byte-level vocabulary has at least 256 tokens; given {base_vocab}")
+        raise ValueError(f"A byte-level vocabulary has at least 256 tokens. Given: {base_vocab}.")
     ranks = {bytes([byte]): byte for byte in range(256)}
     words = Counter(tuple(bytes([byte]) for byte in f" {word}".encode()) for word in _TEXT.split())
     while len(ranks) < base_vocab:
@@ -93,7 +93,7 @@ def toy_ranks(base_vocab: int) -> dict[bytes, int]:
         fresh = [pair for pair in pairs if pair[0] + pair[1] not in ranks]
         if not fresh:
             raise ValueError(
-                f"the toy text gives {len(ranks)} tokens; given base_vocab {base_vocab}, ask for fewer"
+                f"The toy text gives {len(ranks)} tokens. Given: base_vocab {base_vocab}. Ask for fewer."
             )
         best = max(fresh, key=lambda pair: (pairs[pair], pair))
         ranks[best[0] + best[1]] = len(ranks)

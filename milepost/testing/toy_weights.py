@@ -185,9 +185,11 @@ class _ToyWeights:
         if self._is_k3:
             inner = text["routed_expert_hidden_size"]
             yield from self._linear_map(f"{prefix}routed_expert_down_proj.weight", inner, self._hidden)
-            yield from self._norm(f"{prefix}routed_expert_norm.weight", inner)
+            if text["latent_moe_use_norm"]:
+                yield from self._norm(f"{prefix}routed_expert_norm.weight", inner)
             yield from self._linear_map(f"{prefix}routed_expert_up_proj.weight", self._hidden, inner)
-        yield from self._mlp(f"{prefix}shared_experts.", width * text["num_shared_experts"])
+        if text["num_shared_experts"]:
+            yield from self._mlp(f"{prefix}shared_experts.", width * text["num_shared_experts"])
         for expert in range(experts):
             yield from self._expert(f"{prefix}experts.{expert}.", width, inner)
 

@@ -197,6 +197,30 @@ def test_an_argument_that_is_not_its_type_keeps_its_text(k3_tokenizer: Tokenizer
     assert json.loads(call.arguments) == {"a": "12x"}
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("[" * 100_000, "[" * 100_000),  # too deep to be read
+        (r'"\ud83d"', "\ufffd"),  # no reply could hold it
+        (r'{"\udc00": 1}', {"\ufffd": 1}),
+        (r'"\ud83d\ude00"', "\U0001f600"),
+    ],
+    ids=["deep", "lone surrogate", "lone surrogate in a key", "pair"],
+)
+def test_an_argument_that_json_readers_stumble_over(
+    k3_tokenizer: Tokenizer, text: str, expected: object
+) -> None:
+    call = [("<|open|>", 'call tool="f" index="1"'), ("<|open|>", 'argument key="a" type="object"')]
+    ids = [k3_tokenizer.special("<|open|>"), *k3_tokenizer.encode("tools"), k3_tokenizer.special("<|sep|>")]
+    for marker, tag in call:
+        ids += [k3_tokenizer.special(marker), *k3_tokenizer.encode(tag), k3_tokenizer.special("<|sep|>")]
+    ids += k3_tokenizer.encode(text)
+    for tag in ("argument", "call", "tools"):
+        ids += [k3_tokenizer.special("<|close|>"), *k3_tokenizer.encode(tag), k3_tokenizer.special("<|sep|>")]
+    (found,) = parse(k3_tokenizer, ids).tool_calls
+    assert json.loads(found.arguments.encode()) == {"a": expected}
+
+
 def test_a_closing_tag_closes_what_was_left_open_inside(k3_tokenizer: Tokenizer) -> None:
     calls = [{"function": {"name": name, "arguments": '{"a": "xy"}'}} for name in ("f", "g")]
     message = {"role": "assistant", "tool_calls": calls}

@@ -180,6 +180,7 @@ def _foreign_specials(folder: Path) -> None:
         (lambda folder: (folder / "tokenizer_config.json").unlink(), "tokenizer_config.json is missing"),
         (lambda folder: (folder / "tokenizer_config.json").write_text("{"), "torn or not JSON"),
         (lambda folder: (folder / "tokenizer_config.json").write_text("[]"), "must hold a JSON object"),
+        (lambda folder: (folder / "tokenizer_config.json").write_text("[" * 100_000), "torn or not JSON"),
         (lambda folder: (folder / "tiktoken.model").write_bytes(b"\x00\xff\n"), "line 1: expected base64"),
         (lambda folder: (folder / "tiktoken.model").write_bytes(b""), "lacks 256 of the 256"),
         (_torn, "torn"),
@@ -205,6 +206,8 @@ def test_damaged_hf_files_are_refused(tmp_path: Path) -> None:
         ({"model": content["model"] | {"merges": [["a", "\u01ff"]]}}, "can't be read"),
         ({"model": content["model"] | {"vocab": {"▁a": 0}}}, "not spelled in byte-level BPE's alphabet"),
         ({"added_tokens": [{"id": 3}]}, "added_tokens must hold objects"),
+        ({"added_tokens": [{"id": float("inf"), "content": "x"}]}, "added_tokens must hold objects"),
+        ({"added_tokens": True}, "added_tokens must be a list"),
     ):
         (folder / "tokenizer.json").write_text(json.dumps(content | change))
         with pytest.raises(TokenizerError, match=message):

@@ -276,6 +276,13 @@ def test_bad_messages_name_the_field(
     assert str(caught.value).startswith(param)
 
 
+def test_arguments_too_deep_to_be_read_are_written_as_they_are(encoding: XtmlEncoding) -> None:
+    deep = "[" * 100_000
+    call = {"function": {"name": "f", "arguments": deep}}
+    prompt = encoding.encode([{"role": "assistant", "tool_calls": [call]}])
+    assert len(prompt.token_ids) > 0
+
+
 def test_fields_that_clients_echo_empty_are_fine(encoding: XtmlEncoding) -> None:
     echoed: dict[str, Any] = {
         "role": "assistant",
@@ -295,6 +302,10 @@ def test_fields_that_clients_echo_empty_are_fine(encoding: XtmlEncoding) -> None
         ({"tool_choice": "required"}, "tool_choice"),
         ({"tool_choice": "f"}, "tool_choice"),
         ({"tools": [{"type": "magic"}]}, "tools[0].type"),
+        ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {1, 2}}}]}, "tools"),
+        ({"tools": [{"type": "function", "function": {"name": "f", 1: 2}}]}, "tools"),
+        ({"tools": [{"type": "function", "function": {"name": "f", "x": float("nan")}}]}, "tools"),
+        ({"thinking": "no"}, "thinking"),
         ({"tools": [{"type": "function", "function": {"name": ""}}]}, "tools[0].function.name"),
     ],
 )

@@ -143,6 +143,17 @@ def test_several_prompts_as_text_and_as_json(
     assert len(lines[0]["logprobs"][0]["top"]) == 2
 
 
+def test_json_of_a_prompt_that_is_no_utf8(quiet_k3: Path, capsys: Capture) -> None:
+    assert generate(quiet_k3, "--json", "--prompt", "the \udcff road") == 0
+    assert json.loads(capsys.readouterr().out)["prompt"] == "the \ufffd road"
+
+
+@pytest.mark.parametrize("seconds", ["nan", "-1"])
+def test_a_time_to_drain_that_is_none(capsys: Capture, seconds: str) -> None:
+    assert run(["serve", "nowhere", "--port", "0", "--drain-seconds", seconds]) == 2
+    assert "--drain-seconds must be at least 0" in error_line(capsys)
+
+
 def test_thinking_can_be_asked_for(quiet_k3: Path, capsys: Capture) -> None:
     ask = ("--chat", "--json", "--prompt", "the road")
     assert generate(quiet_k3, *ask) == 0
@@ -252,7 +263,7 @@ def test_a_full_disk_leaves_nothing_half_written(
 
         monkeypatch.setattr(writer, "save_file", full)
     assert run(["export-toy", str(tmp_path / "toy")]) == 2
-    assert "make room" in error_line(capsys)
+    assert "make room" in error_line(capsys).lower()
     assert list(tmp_path.iterdir()) == []
 
 

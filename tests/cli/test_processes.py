@@ -166,3 +166,26 @@ def test_an_error_ends_a_turn_and_not_the_conversation(quiet_k3: Path, start: St
     screen.wait_for("> ")
     screen.type("/exit\n")
     assert screen.process.wait(timeout=PATIENCE) == 0
+
+
+@pytest.mark.parametrize(
+    ("closed", "code"),
+    [("<&-", 2), ("<&- 2>&-", 2), (">&-", 2), ("<&- >&- 2>&-", 2)],
+    ids=["stdin", "stdin and stderr", "stdout", "all"],
+)
+@pytest.mark.parametrize("command", ["generate", "chat"])
+def test_standard_streams_that_are_closed(tmp_path: Path, command: str, closed: str, code: int) -> None:
+    arguments = [sys.executable, "-m", "milepost", command, str(tmp_path)]
+    done = subprocess.run(
+        ["sh", "-c", f'exec "$@" {closed}', "sh", *arguments],
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        timeout=PATIENCE,
+    )
+    assert done.returncode == code
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == (0 if "2>" in closed else 1)

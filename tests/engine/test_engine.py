@@ -185,9 +185,26 @@ def test_what_can_not_be_served_is_refused_and_leaves_nothing() -> None:
     with pytest.raises(RequestError, match="at least one token"):
         setup.engine.submit(ask("a", ()))
     with pytest.raises(RequestTooLargeError):
-        setup.engine.validate(ask("a", range(13)))
+        setup.engine.limits.validate(ask("a", range(13)))
     assert not setup.engine.has_work
-    assert setup.engine.max_length == 13
+    assert setup.engine.limits.max_length == 13
+
+
+def test_after_an_interrupted_step_everything_ends_once() -> None:
+    setup = Setup({"a": "hello", "b": "hello"})
+    setup.engine.submit(ask("a"))
+    setup.engine.submit(ask("b"))
+    setup.engine.step()
+    setup.executor.crash(KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        setup.engine.step()
+    outputs = setup.engine.step()
+    assert {output.request_id: output.finish_reason for output in outputs} == dict.fromkeys(
+        "ab", FinishReason.ERROR
+    )
+    assert all("interrupted" in (output.error or "") for output in outputs)
+    assert setup.engine.step() == []
+    assert setup.pool.counts().held == 0
 
 
 class Recorder:

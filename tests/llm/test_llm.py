@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +71,47 @@ def test_a_stream_is_the_same_reply_in_pieces(llm: LLM) -> None:
     assert "".join(output.text for output in outputs) == whole.text
     assert tuple(token for output in outputs for token in output.token_ids) == whole.token_ids
     assert [output.finished for output in outputs] == [False] * 5 + [True]
+
+
+def test_two_streams_at_once_keep_their_own_tokens(llm: LLM) -> None:
+    prompts = ("the mile post", "a")
+    alone = [llm.generate(prompt, GREEDY)[0].text for prompt in prompts]
+    streams = [iter(llm.stream(prompt, GREEDY)) for prompt in prompts]
+    texts = ["", ""]
+    for _ in range(2 * (GREEDY.max_tokens or 0)):
+        for index, stream in enumerate(streams):
+            texts[index] += "".join(output.text for output in islice(stream, 1))
+    assert texts == alone
+    assert idle(llm)
+
+
+def test_other_calls_while_a_stream_is_open(llm: LLM) -> None:
+    expected = llm.generate(["the mile post", "a"], GREEDY)
+    stream = iter(llm.stream("the mile post", GREEDY))
+    texts = [next(stream).text]
+    assert llm.generate("a", GREEDY)[0].text == expected[1].text
+    texts += [output.text for output in stream]
+    assert "".join(texts) == expected[0].text
+    assert idle(llm)
+
+
+def test_threads_that_call_at_the_same_time(llm: LLM) -> None:
+    prompts = [f"{number} mile post" for number in range(6)]
+    expected = [done.text for done in llm.generate(prompts, GREEDY)]
+    with ThreadPoolExecutor(len(prompts)) as pool:
+        whole = pool.map(lambda prompt: llm.generate(prompt, GREEDY)[0].text, prompts)
+        pieces = pool.map(lambda prompt: "".join(out.text for out in llm.stream(prompt, GREEDY)), prompts)
+        assert list(whole) == expected
+        assert list(pieces) == expected
+    assert idle(llm)
+
+
+def test_closing_ends_an_open_stream(k3: Path) -> None:
+    with LLM(k3, **ENGINE) as llm:
+        stream = iter(llm.stream("the road", GREEDY))
+        next(stream)
+    (last,) = stream
+    assert last.finish_reason is FinishReason.ABORT
 
 
 def test_leaving_a_stream_frees_its_pages(llm: LLM) -> None:
@@ -144,9 +187,18 @@ def test_prompts_over_the_limit_are_refused_with_both_numbers(llm: LLM) -> None:
         ([[]], "at least one token"),
         (["a", 3], "a number at place 1"),
         ([9999], "9999"),
+        (None, "Given: NoneType"),
+        ([None], "Given: NoneType"),
+        ([1.5], "Given: float"),
+        (b"abc", "Given: bytes"),
+        ([b"abc"], "Given: bytes"),
+        ({"prompt": 1}, "Given: dict"),
+        ([["a"]], "must be integers. Given: 'a'"),
+        ([[1.5]], "must be integers. Given: 1.5"),
+        ([[True]], "must be integers. Given: True"),
     ],
 )
-def test_bad_prompts_are_refused(llm: LLM, prompts: list[Any], says: str) -> None:
+def test_bad_prompts_are_refused(llm: LLM, prompts: Any, says: str) -> None:
     with pytest.raises(RequestError, match=says):
         llm.generate(prompts, GREEDY)
 

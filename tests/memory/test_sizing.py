@@ -4,23 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from milepost.config import EngineConfig
 from milepost.errors import ConfigError
 from milepost.memory.layout import PagedLayout, paged_layout
 from milepost.memory.sizing import resolve
-from milepost.model_spec import KdaSpec, LayerKind
-from tests.memory.test_layout import K3, KIMI_LINEAR
-
-SMALL = msgspec.structs.replace(
-    KIMI_LINEAR,
-    layers=(LayerKind.KDA, LayerKind.KDA, LayerKind.KDA, LayerKind.MLA),
-    kda=KdaSpec(num_heads=2, head_dim=16, conv_size=4, gate_lower_bound=None, full_rank_gate=False),
-    mla=msgspec.structs.replace(KIMI_LINEAR.mla, kv_lora_rank=24, rope_head_dim=8),
-    max_position=4096,
-)
+from tests.model_specs import K3, SMALL
 
 
 def _layout(config: EngineConfig) -> PagedLayout:
@@ -65,6 +55,17 @@ def test_memory_for_less_than_one_sequence_states_the_need() -> None:
     with pytest.raises(ConfigError, match=f"{need} bytes.*Given: memory 4096.*Set memory to {need}"):
         resolve(config, SMALL, layout)
     assert resolve(EngineConfig(model="m", memory=need, block_size=16), SMALL, layout).max_model_len == 17
+
+
+def test_memory_that_the_machine_lacks_is_refused_at_once() -> None:
+    config = EngineConfig(model="m", memory="5000TiB")
+    with pytest.raises(ConfigError, match=r"memory must be at most .* all that this machine has.*'5000TiB'"):
+        resolve(config, SMALL, _layout(config))
+
+
+def test_a_folder_with_a_name_that_json_cannot_hold() -> None:
+    config = EngineConfig(model="m\udcff", memory="16MiB")
+    assert resolve(config, SMALL, _layout(config)).served_model_name == "m\ufffd"
 
 
 def test_memory_that_is_not_available_states_the_share() -> None:

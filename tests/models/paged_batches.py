@@ -8,25 +8,19 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from milepost.kernels.paging import PagedKv, PagedState, Ragged
+from milepost.kernels.paging import PagedKv, Ragged
 from milepost.kernels.precision import compute_dtype
-from milepost.memory.layout import PagedLayout, paged_layout
-from milepost.model_spec import ModelSpec
+from milepost.memory.layout import paged_layout
 from milepost.models import Model, StepInputs
-
-POISON = 0xFF  # all bits set is NaN in every float dtype
-
-
-def arena_layout(spec: ModelSpec, dtype: torch.dtype, block_size: int) -> PagedLayout:
-    """The engine's layout for a model of this dtype; float64's arena is the float32 one, stretched by 2."""
-    itemsize = min(dtype.itemsize, 4)
-    return paged_layout(spec, block_size=block_size, kv_itemsize=itemsize, conv_itemsize=itemsize)
+from milepost.runtime.arena import Arena
 
 
 class PagedBatches:
     """Sequences of token ids, each advanced by any number of tokens a step.
 
     Attributes:
+        layout: how the pages are cut.
+        arena: all pages, poisoned before anything is written.
         logits: logits of each sequence's tokens, one tensor a step.
         samples: which tokens of the next step get logits; None for all.
 
@@ -42,27 +36,25 @@ class PagedBatches:
     ) -> None:
         self._model = model
         self._sequences = sequences
-        self.layout = arena_layout(model.spec, model.dtype, block_size)
+        dtype, wide = model.dtype, compute_dtype(model.dtype)
+        self.layout = paged_layout(
+            model.spec,
+            block_size=block_size,
+            kv_itemsize=dtype.itemsize,
+            conv_itemsize=dtype.itemsize,
+            recurrent_itemsize=wide.itemsize,
+        )
         self.samples: Sequence[int] | None = None
         self._computed = [0] * len(sequences)
         self.logits: list[list[Tensor]] = [[] for _ in sequences]
         blocks = [self.layout.blocks_for(len(sequence)) for sequence in sequences]
         num_pages = 1 + sum(blocks) + len(sequences) * self.layout.pages_per_state
-        self._arena(num_pages)
+        self.arena = Arena(self.layout, num_pages, kv_dtype=dtype, conv_dtype=dtype, recurrent_dtype=wide)
+        self.arena.poison_all()
         free = list(range(1, num_pages))
         random.Random(seed).shuffle(free)
         self._blocks = [[free.pop() for _ in range(count)] for count in blocks]
         self._states = [[free.pop() for _ in range(self.layout.pages_per_state)] for _ in sequences]
-
-    def _arena(self, num_pages: int) -> None:
-        layout, dtype, wide = self.layout, self._model.dtype, compute_dtype(self._model.dtype)
-        page_bytes = layout.page_bytes * (wide.itemsize // 4)
-        arena = torch.full((num_pages * page_bytes,), POISON, dtype=torch.uint8)
-        self._bytes = arena
-        num_tiles = num_pages * layout.tiles_per_page
-        self.recurrent = arena.view(wide).view(num_tiles, layout.tile_rows, layout.head_dim)
-        self.conv = arena.view(dtype).view(num_tiles, -1)
-        self.cache = arena.view(dtype).view(num_pages, layout.num_mla_layers, layout.block_size, -1)
 
     def step(self, counts: Mapping[int, int]) -> None:
         """Advance sequence i by ``counts[i]`` tokens, rows in the mapping's order, and keep all logits."""
@@ -79,13 +71,8 @@ class PagedBatches:
         inputs = StepInputs(
             token_ids=torch.tensor(tokens),
             ragged=Ragged(torch.tensor(cu_seqlens), torch.tensor(starts)),
-            state=PagedState(
-                recurrent=self.recurrent,
-                conv=self.conv,
-                table=torch.tensor([self._states[index] for index in counts]),
-                tiles_per_page=self.layout.tiles_per_page,
-            ),
-            kv=PagedKv(self.cache, torch.tensor(blocks)),
+            state=self.arena.states(torch.tensor([self._states[index] for index in counts])),
+            kv=PagedKv(self.arena.kv, torch.tensor(blocks)),
             sample_index=torch.tensor(range(len(tokens)) if self.samples is None else self.samples).long(),
         )
         logits = self._model.forward(inputs)
@@ -95,7 +82,7 @@ class PagedBatches:
 
     def pages(self) -> Tensor:
         """A copy of the arena, one row of bytes a page."""
-        return self._bytes.clone().view(self.cache.shape[0], -1)
+        return self.arena.bytes.clone().view(self.arena.num_pages, -1)
 
     def pages_of(self, index: int, num_tokens: int) -> list[int]:
         """Pages of a sequence's state and of its first `num_tokens` tokens."""

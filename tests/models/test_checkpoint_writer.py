@@ -100,7 +100,7 @@ def test_a_failing_write_leaves_nothing_and_keeps_the_old_one(
 
     monkeypatch.setattr(checkpoint_writer, "save_file", fail_on_second)
     for target in (folder, tmp_path / "other"):
-        with pytest.raises(CheckpointError, match=r"can't write .*No space left.*make room"):
+        with pytest.raises(CheckpointError, match=r"Can't write .*No space left.*make room"):
             write_checkpoint(target, {"version": 2}, _tensors(), shards=3, overwrite=True)
     assert [path.name for path in tmp_path.iterdir()] == ["m"]
     assert json.loads((folder / "config.json").read_text()) == {"version": 1}
@@ -125,7 +125,7 @@ except CheckpointError as error:
         check=True,
         timeout=120,
     )
-    assert "can't write" in done.stdout
+    assert "Can't write" in done.stdout
     assert list(tmp_path.iterdir()) == []
 
 
@@ -141,9 +141,25 @@ def test_a_disk_that_is_too_small_is_said_before_writing(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_parents_that_were_made_for_nothing_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Usage:
+        free = 100
+
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage)
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(CheckpointError, match="has 100 free"):
+        write_checkpoint(tmp_path / "mine" / "a" / "b" / "m", {}, _tensors())
+    with pytest.raises(CheckpointError, match="Can't make a folder"):
+        write_checkpoint(tmp_path / "mine" / "a" / "b" / ("m" * 300), {}, _tensors())
+    assert list(tmp_path.iterdir()) == [tmp_path / "mine"]
+    assert list((tmp_path / "mine").iterdir()) == []
+
+
 def test_refusals(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="two tensors"):
+    with pytest.raises(CheckpointError, match="Two tensors"):
         write_checkpoint(tmp_path / "m", {}, [("a", torch.zeros(1)), ("a", torch.zeros(1))])
-    with pytest.raises(CheckpointError, match="given 3"):
+    with pytest.raises(CheckpointError, match="Given: 3"):
         write_checkpoint(tmp_path / "m", {}, [("a", torch.zeros(1))], shards=3)
     assert list(tmp_path.iterdir()) == []

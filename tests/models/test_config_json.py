@@ -208,6 +208,7 @@ def test_null_and_alternative_spellings_pass() -> None:
         (None, "has no config.json"),
         (b"{", "is not valid JSON"),
         (b"\xff\xfe", "is not valid JSON"),
+        (b"[" * 100_000, "is not valid JSON"),
         (b"[]", "must hold a JSON object"),
     ],
 )

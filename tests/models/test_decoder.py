@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from milepost.kernels.ops import load_ops
-from milepost.kernels.paging import PagedState
 from milepost.models import Model, load_model
 from milepost.models.kda_layer import first_conv_tile, first_recurrent_tile
 from milepost.testing.reference_model import ReferenceModel
@@ -129,6 +128,8 @@ VARIANTS: list[tuple[Family, dict[str, Any]]] = [
     ("kimi_k3", {"num_layers": 4, "num_shared_experts": 1, "top_k": 1, "gate_lower_bound": -2.5}),
     ("kimi_linear", {"num_layers": 3, "full_attn_layers": [2], "conv_size": 2, "rope_head_dim": 16}),
     ("kimi_linear", {"num_layers": 4, "top_k": 12, "first_dense": 4}),
+    ("kimi_k3", {"num_layers": 3, "full_attn_layers": [1], "latent_norm": False, "num_shared_experts": 0}),
+    ("kimi_linear", {"num_layers": 2, "full_attn_layers": [1], "num_shared_experts": 0}),
 ]
 
 
@@ -180,8 +181,7 @@ def test_layers_lie_where_the_layout_says(toys: Toys, family: Family) -> None:
     model = load_model(folder, dtype=torch.float32, ops=load_ops("reference"))
     batches = PagedBatches(model, SEQUENCES)
     layout = batches.layout
-    table = torch.zeros(1, 1, dtype=torch.int64)
-    state = PagedState(batches.recurrent, batches.conv, table, layout.tiles_per_page)
+    state = batches.arena.states(torch.zeros(1, 1, dtype=torch.int64))
     for index, _ in enumerate(model.spec.kda_layers):
         assert first_recurrent_tile(model.spec, state, index) == layout.first_recurrent_tile(index)
         assert first_conv_tile(model.spec, state, index) == layout.first_conv_tile(index)

@@ -250,6 +250,8 @@ GOOD = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
         (struct.pack("<Q", 1 << 62), "is not a safetensors file or is cut short"),
         (struct.pack("<Q", 4) + b"{{{{", "has a broken header"),
         (_header([]), "has a broken header"),
+        (struct.pack("<Q", 100_000) + b"[" * 100_000, "has a broken header"),
+        (struct.pack("<Q", 100_005) + b'{"a":' + b"[" * 100_000, "has a broken header"),
         (_header({"a": {"dtype": "F32"}}), "has a broken header: .*shape"),
         (_header({"a": GOOD | {"dtype": "Q4"}}) + bytes(8), "a has dtype 'Q4'"),
         (_header({"a": GOOD | {"shape": [-2]}}) + bytes(8), "has a broken header"),

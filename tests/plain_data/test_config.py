@@ -37,6 +37,8 @@ def test_the_model_is_required() -> None:
         ("max_num_batched_tokens", True),
         ("max_model_len", 1),
         ("threads", 0),
+        ("threads", 100_000),
+        ("served_model_name", "a\udcff"),
         ("seed", 1 << 63),
         ("served_model_name", ""),
         ("check_states", "yes"),

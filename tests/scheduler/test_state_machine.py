@@ -88,9 +88,9 @@ class RandomLives(RuleBasedStateMachine):
         try:
             self.world.add(new)
         except RequestTooLargeError:
-            assert len(prompt) + 1 > self.world.scheduler.max_length
+            assert len(prompt) + 1 > self.world.scheduler.limits.max_length
         else:
-            assert len(prompt) + 1 <= self.world.scheduler.max_length
+            assert len(prompt) + 1 <= self.world.scheduler.limits.max_length
             self.requests[new.request_id] = new
 
     @precondition(lambda self: self.batch is None)
@@ -162,7 +162,7 @@ class RandomLives(RuleBasedStateMachine):
                 assert request_id in self.failing
             if update.finish_reason is FinishReason.LENGTH:
                 asked = self.requests[request_id]
-                room = self.world.scheduler.max_length - len(asked.prompt_token_ids)
+                room = self.world.scheduler.limits.max_length - len(asked.prompt_token_ids)
                 assert len(self.world.output[request_id]) == min(room, asked.sampling.max_tokens or room)
         stats = self.world.scheduler.stats()
         RandomLives.total_preemptions += stats.preemptions

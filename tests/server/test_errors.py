@@ -9,7 +9,7 @@ import pytest
 from openai import OpenAI
 
 from milepost.server.endpoint import MAX_BODY_BYTES
-from tests.server.scripted_server import MODEL, ServedEngine
+from tests.server.scripted_server import MAX_MODEL_LEN, MODEL, ServedEngine
 
 CHAT = "/v1/chat/completions"
 USER: Any = {"role": "user", "content": "hi"}
@@ -46,6 +46,11 @@ def chat(**fields: Any) -> dict[str, Any]:
         ({"seed": 1 << 70}, "seed"),
         ({"stop": ["a"] * 17}, "stop"),
         ({"stop": [""]}, "stop"),
+        ({"stop": "x" * 4097}, "stop"),
+        ({"stop_token_ids": [3, -1]}, "stop_token_ids"),
+        ({"top_k": -2}, "top_k"),
+        ({"reasoning_effort": "x"}, "reasoning_effort"),
+        ({"reasoning_effort": "low", "chat_template_kwargs": {"thinking": False}}, "reasoning_effort"),
         ({"stop": [1]}, "stop[0]"),
         ({"stream": "yes"}, "stream"),
         ({"stream_options": {"include_usage": True}}, "stream_options"),
@@ -73,6 +78,25 @@ def test_a_field_at_fault_is_named(shared: ServedEngine, fields: dict[str, Any],
     assert reply.error["param"] == param
     assert reply.error["type"] == "invalid_request_error"
     assert param.rpartition(".")[2] in str(reply.error["message"])
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"reasoning_effort": "huge"}, "reasoning_effort"),
+        ({"reasoning_effort": "low", "chat_template_kwargs": {"thinking": False}}, "reasoning_effort"),
+        ({"max_completion_tokens": 0}, "max_completion_tokens"),
+        ({"messages": [{"role": "user", "content": "a" * MAX_MODEL_LEN}]}, "messages"),
+    ],
+    ids=["reasoning_effort", "without thinking", "max_completion_tokens", "messages"],
+)
+def test_what_the_engine_calls_otherwise_is_refused_by_the_clients_name(
+    shared: ServedEngine, fields: dict[str, Any], param: str
+) -> None:
+    reply = shared.call(CHAT, chat(**fields))
+    assert (reply.status, reply.error["param"]) == (400, param)
+    if param != "messages":
+        assert str(reply.error["message"]).startswith(f"{param} ")
 
 
 @pytest.mark.parametrize("field", ["model", "messages"])
@@ -121,6 +145,59 @@ def test_completion_fields_at_fault(shared: ServedEngine, fields: dict[str, Any]
 def test_what_is_not_json(shared: ServedEngine, body: bytes) -> None:
     reply = shared.call(CHAT, body, method="POST")
     assert (reply.status, reply.error["code"]) == (400, "invalid_json")
+
+
+def nested(levels: int, *, closed: bool = True) -> str:
+    return "[" * levels + ("]" * levels if closed else "")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        nested(100_000, closed=False),
+        '{"a":' * 100_000,
+        '{"model": ' + nested(5_000) + "}",
+        *('{"response_format": ' + nested(levels) + "}" for levels in (100, 940, 960, 970, 980, 990)),
+    ],
+    ids=lambda text: f"{len(text)} characters",
+)
+def test_json_that_is_nested_too_deep(
+    shared: ServedEngine, caplog: pytest.LogCaptureFixture, text: str
+) -> None:
+    reply = shared.call(CHAT, text.encode())
+    assert (reply.status, reply.error["code"]) == (400, "invalid_json")
+    assert "nest at most 100" in str(reply.error["message"])
+    assert not caplog.records
+
+
+def test_tools_may_be_nested_as_deep_as_the_limit(shared: ServedEngine) -> None:
+    schema: Any = {}
+    for _ in range(90):
+        schema = {"items": schema}
+    tools = [{"type": "function", "function": {"name": "f", "parameters": schema}}]
+    reply = shared.call(CHAT, chat(tools=tools))
+    assert reply.error["code"] == "context_length_exceeded"  # the small context's fault alone
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"model": "x" * 3_000_000},
+        {"x" * 3_000_000: 1},
+        {"stop": "x" * 3_000_000},
+        {"response_format": "x" * 3_000_000},
+        {"tool_choice": "x" * 3_000_000},
+        {"messages": [{"role": "x" * 3_000_000}]},
+        {"messages": [USER | {"x" * 3_000_000: 1}]},
+        {"chat_template_kwargs": {"x" * 3_000_000: 1}},
+    ],
+    ids=lambda fields: next(iter(fields))[:20],
+)
+def test_an_error_quotes_little_of_what_was_given(shared: ServedEngine, fields: dict[str, Any]) -> None:
+    reply = shared.call(CHAT, chat(**fields))
+    assert reply.status in {400, 404}
+    assert len(reply.body) < 2000
+    assert reply.error["message"]
 
 
 @pytest.mark.parametrize(

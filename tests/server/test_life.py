@@ -45,6 +45,21 @@ def wait_until_running(served: ServedEngine) -> None:
         time.sleep(0.01)
 
 
+def test_a_client_that_leaves_in_the_middle_of_its_body_is_no_failure(
+    served: ServedEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    address = ("127.0.0.1", int(served.url.rpartition(":")[2]))
+    for path in ("/v1/chat/completions", "/v1/completions"):
+        with socket.create_connection(address, timeout=10) as connection:
+            head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n"
+            connection.sendall(head.encode() + b"Content-Type: application/json\r\n\r\n{")
+            time.sleep(0.1)
+    time.sleep(0.2)
+    assert served.call("/health").status == 200
+    assert not caplog.records
+    assert 'status="500"' not in served.call("/metrics").body.decode()
+
+
 def test_models(served: ServedEngine, client: OpenAI) -> None:
     (model,) = client.models.list().data
     assert (model.id, model.object, model.owned_by) == (MODEL, "model", "milepost")

@@ -234,8 +234,12 @@ class MoeFfn:
         if self._has_latent:
             self._latent_down = files.tensor(f"{prefix}routed_expert_down_proj.weight")
             self._latent_up = files.tensor(f"{prefix}routed_expert_up_proj.weight")
+        self._has_latent_norm = bool(text.get("latent_moe_use_norm"))
+        if self._has_latent_norm:
             self._latent_norm = files.tensor(f"{prefix}routed_expert_norm.weight")
-        self._shared = DenseFfn(files, _mlp_names(f"{prefix}shared_experts."))
+        self._shared = None
+        if text["num_shared_experts"]:
+            self._shared = DenseFfn(files, _mlp_names(f"{prefix}shared_experts."))
         self._experts = [
             DenseFfn(files, (f"{prefix}experts.{e}.w1", f"{prefix}experts.{e}.w3", f"{prefix}experts.{e}.w2"))
             for e in range(text["num_experts"])
@@ -255,9 +259,11 @@ class MoeFfn:
         routed = torch.zeros_like(inner)
         for expert, weight in zip(chosen.tolist(), weights, strict=True):
             routed = routed + weight * self._experts[expert](inner, self._numerics.expert_input)
+        if self._has_latent_norm:
+            routed = maths.rms_norm(routed, self._latent_norm, self._eps)
         if self._has_latent:
-            routed = self._latent_up @ maths.rms_norm(routed, self._latent_norm, self._eps)
-        return routed + self._shared(x)
+            routed = self._latent_up @ routed
+        return routed if self._shared is None else routed + self._shared(x)
 
 
 def _mlp_names(prefix: str) -> tuple[str, str, str]:
