@@ -74,7 +74,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except click.UsageError as error:
         where = error.ctx.command_path if error.ctx else "milepost"
         message = error.format_message()
-        end = "" if message.endswith((".", "?", "!", ")")) else "."
+        end = "" if message.endswith((".", "?", "?)")) else "."
         print_error(f"{message}{end} See '{where} --help'.")
     except click.ClickException as error:
         print_error(error.format_message())

@@ -308,6 +308,8 @@ def test_a_broken_checkpoint_is_one_line(
             ["generate", "--prompt-file", "nowhere"],
             "No such file or directory. See 'milepost generate --help'.",
         ),
+        (["generate", "a", "b"], "unexpected extra argument (b). See 'milepost generate --help'."),
+        (["generate", "--promt", "x"], "'--prompt-file'?) See 'milepost generate --help'."),
         (["dance"], "No such command 'dance'. See 'milepost --help'"),
     ],
 )
