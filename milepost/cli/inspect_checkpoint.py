@@ -93,7 +93,8 @@ def _itemsize(option: str, name: str) -> int:
 def _tables(
     model: Path, summary: CheckpointSummary, layout: PagedLayout, tp: int, arena: int | None
 ) -> Iterator[Table]:
-    yield figures_table(str(model), _checkpoint_figures(summary))
+    # A title is folded at its table's width, which a path in it does not survive; a cell widens the table.
+    yield figures_table(model.resolve().name, {"folder": str(model)} | _checkpoint_figures(summary))
     yield _layer_table(summary)
     yield _part_table(summary)
     yield figures_table(f"Pages of one rank, tensor parallel {tp}", _page_figures(layout))

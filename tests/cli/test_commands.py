@@ -197,6 +197,7 @@ def test_inspect_shows_what_the_model_is(quiet_k3: Path, capsys: Capture) -> Non
     assert data["spec"]["layers"] == ["kda", "kda", "kda", "mla", "mla"]
     total = sum(data["parameters"]["by_part"].values())
     assert data["parameters"]["total"] == total
+    assert str(quiet_k3) in out
     for figure in (total, data["bytes"], data["pages"]["page_bytes"], data["pages"]["state_bytes"]):
         assert f"{figure:,}" in out
     stored = sum(shard.stat().st_size for shard in quiet_k3.glob("*.safetensors"))
