@@ -96,7 +96,7 @@ def read_model_spec(folder: Path) -> ModelSpec:
             (all problems of config.json in one message).
     """
     if not folder.is_dir():
-        what = "is a file" if folder.exists() else "does not exist"
+        what = "is a file" if folder.exists() else "does not exist (nothing is downloaded by name)"
         raise CheckpointError(
             f"The checkpoint must be a folder with a config.json. Given: {folder}, which {what}."
         )
@@ -125,6 +125,8 @@ def parse_config(
     nested = config.get("text_config") is not None or config.get("model_type") == ModelFamily.KIMI_K3.value
     text = top.section("text_config") if nested else top
     family = _family(top, nested)
+    if problems:  # another model's fields would only bury the one line that says so
+        raise CheckpointError(_report(source, problems))
     spec = _read_spec(family, top, text, generation_eos, problems)
     if text is not top:
         text.finish(HARMLESS, FIXED)

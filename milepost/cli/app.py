@@ -65,16 +65,17 @@ def run(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: what stands after ``milepost``; None takes the process's.
     """
+    words = [*(sys.argv[1:] if arguments is None else arguments)]
     try:
-        code = commands.main(
-            args=None if arguments is None else list(arguments), prog_name="milepost", standalone_mode=False
-        )
+        code = commands.main(args=words or ["--help"], prog_name="milepost", standalone_mode=False)
         return code if isinstance(code, int) else 0
     except (click.Abort, KeyboardInterrupt):
         return EXIT_INTERRUPTED
     except click.UsageError as error:
         where = error.ctx.command_path if error.ctx else "milepost"
-        print_error(f"{error.format_message()} See '{where} --help'.")
+        message = error.format_message()
+        end = "" if message.endswith((".", "?", "?)")) else "."
+        print_error(f"{message}{end} See '{where} --help'.")
     except click.ClickException as error:
         print_error(error.format_message())
     except InvariantError:

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from milepost.cli.options import examples
+from milepost.errors import CheckpointError
 from milepost.model_spec import ModelFamily
 
 __all__ = ["export_toy"]
@@ -35,6 +36,8 @@ def export_toy(*, folder: Path, family: str, seed: int, shards: int) -> None:
     It has the tensor names, dtypes, packed experts and tokenizer files of a published checkpoint, and is
     written whole or not at all.
     """
+    if folder.exists():
+        raise CheckpointError(f"{folder} exists. Name a folder that does not.")
     from milepost.testing.toy_checkpoint import write_toy_checkpoint  # loads torch
 
     written = write_toy_checkpoint(folder, ModelFamily(family).value, seed, shards=shards)

@@ -33,7 +33,7 @@ SEQUENCE_LENGTHS = (1_024, 8_192, 65_536, 1_048_576)
     "inspect",
     epilog=examples(
         "milepost inspect",
-        "milepost inspect path/to/Kimi-K3 --tp 8 --memory 40GiB",
+        "milepost inspect path/to/Kimi-K3 --tp 8 --memory 40GiB  # config.json is enough",
         "milepost inspect path/to/checkpoint --json | jq .parameters.total",
     ),
 )
@@ -60,15 +60,21 @@ SEQUENCE_LENGTHS = (1_024, 8_192, 65_536, 1_048_576)
 def inspect_checkpoint(
     *, model: Path, tp: int, block_size: int, kv_dtype: str, dtype: str, memory: str | None, as_json: bool
 ) -> None:
-    """Show layers, parameters, bytes and page layout of a checkpoint.
+    """Show what a checkpoint holds, and its pages.
 
-    Only config.json and the headers of the shards are read; no weight is loaded.
+    Layers, parameters, bytes, and how states and KV lie in pages. Only config.json and the headers of the
+    shards are read, and config.json alone where there are no shards. Pages are laid out in bfloat16 unless
+    you say otherwise; the engine's default on CPUs is --dtype float32 --kv-dtype float32.
     """
     from milepost.models.summary import summarize  # loads torch, which takes seconds
 
     sizes = {"kv_itemsize": _itemsize("kv-dtype", kv_dtype), "conv_itemsize": _itemsize("dtype", dtype)}
     arena = None if memory is None else parse_bytes(memory)
+    if tp < 1:
+        raise ConfigError(f"--tp must be at least 1. Given: {tp}.")
     summary = summarize(model)
+    if summary.spec.kda.num_heads % tp:
+        raise ConfigError(f"--tp must divide the {summary.spec.kda.num_heads} KDA heads. Given: {tp}.")
     layout = paged_layout(summary.spec, block_size=block_size, tensor_parallel=tp, **sizes)
     if as_json:
         click.echo(msgspec.json.encode(_as_data(summary, layout, arena)))
@@ -87,7 +93,8 @@ def _itemsize(option: str, name: str) -> int:
 def _tables(
     model: Path, summary: CheckpointSummary, layout: PagedLayout, tp: int, arena: int | None
 ) -> Iterator[Table]:
-    yield figures_table(str(model), _checkpoint_figures(summary))
+    # A title is folded at its table's width, which a path in it does not survive; a cell widens the table.
+    yield figures_table(model.resolve().name, {"folder": str(model)} | _checkpoint_figures(summary))
     yield _layer_table(summary)
     yield _part_table(summary)
     yield figures_table(f"Pages of one rank, tensor parallel {tp}", _page_figures(layout))
@@ -106,9 +113,13 @@ def _checkpoint_figures(summary: CheckpointSummary) -> dict[str, str]:
         "experts": f"{spec.moe.num_experts}, {spec.moe.top_k} a token",
         "parameters": f"{parameters.total:,}",
         "activated a token": f"{parameters.activated:,}",
-        "tensors": f"{parameters.num_tensors:,} in {summary.num_shards} shards",
-        "bytes": f"{summary.num_bytes:,} ({format_bytes(summary.num_bytes)})",
     }
+    for dtype, size in summary.memory_by_dtype.items():
+        figures[f"loaded as {dtype}"] = format_bytes(size)
+    if not summary.num_shards:
+        return figures | {"tensors": f"{parameters.num_tensors:,} by config.json; no shard here"}
+    figures["tensors"] = f"{parameters.num_tensors:,} in {summary.num_shards} shards"
+    figures["bytes"] = f"{summary.num_bytes:,} ({format_bytes(summary.num_bytes)})"
     figures |= {f"  in {dtype}": f"{size:,}" for dtype, size in summary.bytes_by_dtype.items()}
     if summary.skipped_tensors:
         figures["not used (vision)"] = f"{summary.skipped_tensors:,} tensors, {summary.skipped_bytes:,} bytes"
@@ -117,27 +128,34 @@ def _checkpoint_figures(summary: CheckpointSummary) -> dict[str, str]:
 
 def _layer_table(summary: CheckpointSummary) -> Table:
     table = Table(title="Layers, counted from 0", title_justify="left")
-    table.add_column("layers")
+    table.add_column("number", justify="right")
     table.add_column("mixer")
     table.add_column("feed-forward")
     table.add_column("parameters each", justify="right")
     table.add_column("activated each", justify="right")
-    for run in _equal_runs(summary.parameters.layers):
-        first, last = run[0], run[-1]
-        span = str(first.index) if first is last else f"{first.index}-{last.index}"
+    table.add_column("which")
+    for layers in _by_kind(summary.parameters.layers):
+        first = layers[0]
         figures = (f"{first.parameters:,}", f"{first.activated:,}")
-        table.add_row(span, first.mixer, first.feed_forward, *figures)
+        which = _spans([layer.index for layer in layers])
+        table.add_row(str(len(layers)), first.mixer, first.feed_forward, *figures, which)
     return table
 
 
-def _equal_runs(layers: tuple[LayerSummary, ...]) -> Iterator[list[LayerSummary]]:
-    """Neighbours that are alike, together."""
+def _by_kind(layers: tuple[LayerSummary, ...]) -> list[list[LayerSummary]]:
+    """Layers that are alike, together; kinds in the order of their first layers."""
+    kinds: dict[tuple[str, str, int], list[LayerSummary]] = {}
+    for layer in layers:
+        kinds.setdefault((layer.mixer, layer.feed_forward, layer.parameters), []).append(layer)
+    return [*kinds.values()]
 
-    def kind(layer: LayerSummary) -> tuple[str, str, int]:
-        return layer.mixer, layer.feed_forward, layer.parameters
 
-    for _, run in groupby(layers, kind):
-        yield list(run)
+def _spans(indices: list[int]) -> str:
+    """Ascending numbers with neighbours as one span: ``0, 2-4``."""
+    runs = [
+        [index for _, index in run] for _, run in groupby(enumerate(indices), lambda pair: pair[1] - pair[0])
+    ]
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
 def _part_table(summary: CheckpointSummary) -> Table:
@@ -186,6 +204,7 @@ def _as_data(summary: CheckpointSummary, layout: PagedLayout, arena: int | None)
         "num_shards": summary.num_shards,
         "bytes": summary.num_bytes,
         "bytes_by_dtype": summary.bytes_by_dtype,
+        "bytes_loaded": summary.memory_by_dtype,
         "skipped_tensors": summary.skipped_tensors,
         "skipped_bytes": summary.skipped_bytes,
         "pages": pages,

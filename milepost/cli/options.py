@@ -16,7 +16,7 @@ import msgspec
 
 from milepost.cli.shipped_model import SHIPPED_MODEL_NAME, shipped_model
 from milepost.cli.terminal import progress_bar
-from milepost.config import DTYPES, KERNELS, EngineConfig
+from milepost.config import DTYPES, KERNELS, MEMORY_SHARE, EngineConfig
 from milepost.types import SamplingParams
 
 if TYPE_CHECKING:
@@ -36,23 +36,50 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 DEFAULT_MAX_TOKENS = 256
 
+
+def _or_default(text: str, option: str) -> str:
+    """A help text that ends with the default that `EngineConfig` has for the option."""
+    defaults = {field.name: field.default for field in msgspec.structs.fields(EngineConfig)}
+    return f"{text}  [default: {defaults[option]}]"
+
+
 _ENGINE_OPTIONS = {
-    "memory": click.option("--memory", metavar="SIZE", help="Bytes of the arena, such as 2GiB."),
-    "dtype": click.option("--dtype", metavar="|".join(DTYPES), help="Weights and activations."),
+    "memory": click.option(
+        "--memory",
+        metavar="SIZE",
+        help="Bytes of the arena (KV and states, not weights), such as 2GiB.  "
+        f"[default: {MEMORY_SHARE:.0%} of the memory available, less if --max-num-seqs can't use it]",
+    ),
+    "dtype": click.option(
+        "--dtype", metavar="|".join(DTYPES), help="Weights and activations; auto is float32 on CPUs."
+    ),
     "kv_dtype": click.option("--kv-dtype", metavar="|".join(DTYPES), help="Cached KV; auto is --dtype."),
-    "block_size": click.option("--block-size", type=int, metavar="TOKENS", help="Tokens of a KV block."),
+    "block_size": click.option(
+        "--block-size", type=int, metavar="TOKENS", help=_or_default("Tokens of a KV block.", "block_size")
+    ),
     "max_model_len": click.option(
-        "--max-model-len", type=int, metavar="TOKENS", help="Limit of prompt and reply together."
+        "--max-model-len",
+        type=int,
+        metavar="TOKENS",
+        help="Limit of prompt and reply together; the model's or the arena's by default.",
     ),
     "max_num_seqs": click.option(
-        "--max-num-seqs", type=int, metavar="N", help="Requests that run at the same time."
+        "--max-num-seqs",
+        type=int,
+        metavar="N",
+        help=_or_default("Requests that run at the same time.", "max_num_seqs"),
     ),
     "max_num_batched_tokens": click.option(
-        "--max-num-batched-tokens", type=int, metavar="TOKENS", help="Token budget of one step."
+        "--max-num-batched-tokens",
+        type=int,
+        metavar="TOKENS",
+        help=_or_default("Token budget of one step.", "max_num_batched_tokens"),
     ),
     "threads": click.option("--threads", type=int, metavar="N", help="CPU threads; all by default."),
     "kernels": click.option(
-        "--kernels", metavar="|".join(KERNELS), help="Backend; reference is slow and written to be read."
+        "--kernels",
+        metavar="|".join(KERNELS),
+        help=_or_default("Backend; reference is slow and written to be read.", "kernels"),
     ),
 }
 
@@ -70,7 +97,9 @@ _SAMPLING_OPTIONS = {
     "max_tokens": click.option(
         "--max-tokens", type=int, default=DEFAULT_MAX_TOKENS, show_default=True, help="Limit of the reply."
     ),
-    "stop": click.option("--stop", multiple=True, metavar="TEXT", help="End the reply before this text."),
+    "stop": click.option(
+        "--stop", multiple=True, metavar="TEXT", help="End the reply before this text; may be repeated."
+    ),
     "ignore_eos": click.option("--ignore-eos", is_flag=True, help="Go on past the model's end token."),
 }
 

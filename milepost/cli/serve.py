@@ -39,7 +39,9 @@ LOG_LEVELS = ("critical", "error", "warning", "info", "debug")
 @click.option("--port", type=int, default=8000, show_default=True, help="0 takes any free one.")
 @click.option("--served-model-name", metavar="NAME", help="The folder's name by default.")
 @click.option("--seed", type=int, help="Of requests that bring none.")
-@click.option("--drain-seconds", type=float, metavar="S", help="Time for running requests at the end.")
+@click.option(
+    "--drain-seconds", type=float, metavar="S", help="Time for running requests at the end.  [default: 60]"
+)
 @click.option("--log-level", type=click.Choice(LOG_LEVELS), default="warning", show_default=True)
 @engine_options
 def serve(

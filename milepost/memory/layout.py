@@ -187,6 +187,8 @@ def paged_layout(
     kda, mla = spec.kda, spec.mla
     if block_size < 1:
         raise ConfigError(f"block_size must be at least 1. Given: {block_size}.")
+    if tensor_parallel < 1:
+        raise ConfigError(f"tensor_parallel must be at least 1. Given: {tensor_parallel}.")
     if kda.num_heads % tensor_parallel:
         raise ConfigError(
             f"tensor_parallel must divide the {kda.num_heads} KDA heads. Given: {tensor_parallel}."

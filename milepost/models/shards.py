@@ -27,7 +27,7 @@ from torch import Tensor
 from milepost.error_text import listing
 from milepost.errors import CheckpointError
 
-__all__ = ["DTYPES", "Checkpoint", "TensorEntry"]
+__all__ = ["DTYPES", "Checkpoint", "TensorEntry", "has_weights"]
 
 INDEX_NAME: Final = "model.safetensors.index.json"
 SINGLE_NAME: Final = "model.safetensors"
@@ -79,6 +79,11 @@ class TensorEntry:
     def num_elements(self) -> int:
         """Elements as stored; a packed tensor's element is a byte."""
         return self.num_bytes // ITEM_BYTES[self.dtype]
+
+
+def has_weights(folder: Path) -> bool:
+    """Whether a folder holds any shard, or an index that promises some."""
+    return (folder / INDEX_NAME).exists() or any(folder.glob("*.safetensors"))
 
 
 class Checkpoint:

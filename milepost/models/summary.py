@@ -15,10 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import torch
+
 from milepost.config_json import read_model_spec
 from milepost.model_spec import ModelSpec
-from milepost.models.loader import check_tensors, expected_tensors
-from milepost.models.shards import Checkpoint
+from milepost.models.loader import check_tensors, expected_tensors, weight_bytes
+from milepost.models.shards import Checkpoint, has_weights
 from milepost.models.weights import PACKED_SUFFIX, TensorSpec
 
 __all__ = ["PARTS", "CheckpointSummary", "LayerSummary", "ParameterCount", "count_parameters", "summarize"]
@@ -66,10 +68,11 @@ class ParameterCount:
 
 @dataclass(frozen=True)
 class CheckpointSummary:
-    """A checkpoint folder.
+    """A checkpoint folder; without shards only what its config says, and no bytes.
 
     ``bytes_by_dtype`` (safetensors' names) covers the tensors that the model uses, ``skipped_*``
-    those that it knowingly leaves, such as K3's vision tower.
+    those that it knowingly leaves, such as K3's vision tower. ``memory_by_dtype`` is what the weights
+    take once loaded, packed experts as they are and the rest in a dtype.
     """
 
     spec: ModelSpec
@@ -78,6 +81,7 @@ class CheckpointSummary:
     bytes_by_dtype: dict[str, int]
     skipped_tensors: int
     skipped_bytes: int
+    memory_by_dtype: dict[str, int]
 
     @property
     def num_bytes(self) -> int:
@@ -86,12 +90,14 @@ class CheckpointSummary:
 
 
 def summarize(folder: Path) -> CheckpointSummary:
-    """Read a checkpoint's config and headers.
+    """Read a checkpoint's config and headers, or the config alone where there is no shard yet.
 
     Raises:
         CheckpointError: as `milepost.models.load_model`, without reading any data.
     """
     spec = read_model_spec(folder)
+    if not has_weights(folder):
+        return CheckpointSummary(spec, count_parameters(spec), 0, {}, 0, 0, _memory(spec))
     with closing(Checkpoint(folder)) as checkpoint:
         used = check_tensors(spec, checkpoint)
         by_dtype: Counter[str] = Counter()
@@ -105,7 +111,12 @@ def summarize(folder: Path) -> CheckpointSummary:
             bytes_by_dtype=dict(by_dtype.most_common()),
             skipped_tensors=len(skipped),
             skipped_bytes=sum(entry.num_bytes for entry in skipped),
+            memory_by_dtype=_memory(spec),
         )
+
+
+def _memory(spec: ModelSpec) -> dict[str, int]:
+    return {name: weight_bytes(spec, getattr(torch, name)) for name in ("float32", "bfloat16")}
 
 
 def count_parameters(spec: ModelSpec) -> ParameterCount:

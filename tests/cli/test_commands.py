@@ -17,7 +17,9 @@ from rich.console import Console
 from milepost.cli import terminal
 from milepost.cli.app import commands, run
 from milepost.cli.options import DEFAULT_MAX_TOKENS
+from milepost.config import MEMORY_SHARE, EngineConfig
 from milepost.llm import LLM
+from milepost.server import DEFAULT_DRAIN_SECONDS
 from milepost.types import SamplingParams
 from tests.llm.checkpoints import (
     ENGINE,
@@ -27,6 +29,7 @@ from tests.llm.checkpoints import (
     put_nan,
     truncate_a_shard,
 )
+from tests.models.real_configs import k3_config
 
 Capture = pytest.CaptureFixture[str]
 GREEDY = SamplingParams(temperature=0.0, max_tokens=5, ignore_eos=True)
@@ -62,6 +65,28 @@ def test_help_shows_examples(capsys: Capture, name: str | None) -> None:
     out, err = capsys.readouterr()
     assert "Examples:\n" in out
     assert err == ""
+
+
+def test_no_words_ask_for_help(capsys: Capture) -> None:
+    assert run([]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    summaries = [
+        line for line in out.splitlines() if line.split()[:1] and line.split()[0] in commands.commands
+    ]
+    assert len(summaries) == len(commands.commands)
+    assert not [line for line in summaries if line.endswith("...")], "a summary is cut off"
+
+
+def test_help_gives_the_defaults(capsys: Capture) -> None:
+    assert run(["serve", "--help"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    config = EngineConfig(model="x")
+    assert f"Tokens of a KV block. [default: {config.block_size}]" in text
+    assert f"at the same time. [default: {config.max_num_seqs}]" in text
+    assert f"of one step. [default: {config.max_num_batched_tokens}]" in text
+    assert f"at the end. [default: {DEFAULT_DRAIN_SECONDS:.0f}]" in text
+    assert f"[default: {MEMORY_SHARE:.0%} of the memory available" in text
 
 
 def test_a_prompt_is_continued(quiet_k3: Path, capsys: Capture, expected: dict[str, Any]) -> None:
@@ -172,10 +197,35 @@ def test_inspect_shows_what_the_model_is(quiet_k3: Path, capsys: Capture) -> Non
     assert data["spec"]["layers"] == ["kda", "kda", "kda", "mla", "mla"]
     total = sum(data["parameters"]["by_part"].values())
     assert data["parameters"]["total"] == total
+    assert str(quiet_k3) in out
     for figure in (total, data["bytes"], data["pages"]["page_bytes"], data["pages"]["state_bytes"]):
         assert f"{figure:,}" in out
     stored = sum(shard.stat().st_size for shard in quiet_k3.glob("*.safetensors"))
     assert 0 < stored - data["bytes"] - data["skipped_bytes"] < 100_000, "headers are the only difference"
+
+
+def test_inspect_needs_no_shards(tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(k3_config()))
+    assert run(["inspect", str(tmp_path), "--tp", "8", "--memory", "40GiB"]) == 0
+    out = capsys.readouterr().out
+    assert "2,779,484,476,000" in out
+    assert "1.5 TiB" in out
+    assert "497,052 by config.json; no shard here" in out
+    assert "24,271 and the dummy page" in out
+    rows = [
+        [cell.strip() for cell in line.split("│")[1:-1]] for line in out.splitlines() if "experts " in line
+    ]
+    numbers = {row[1]: (row[0], row[-1][:14]) for row in rows if len(row) == 6}
+    assert numbers == {"KDA": ("68", "1-2, 4-6, 8-10"), "MLA": ("24", "3, 7, 11, 15, ")}
+    assert run(["inspect", str(tmp_path), "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert (data["num_shards"], data["bytes"]) == (0, 0)
+
+
+@pytest.mark.parametrize("ranks", ["0", "-1"])
+def test_inspect_refuses_no_ranks(quiet_k3: Path, capsys: Capture, ranks: str) -> None:
+    assert run(["inspect", str(quiet_k3), "--tp", ranks]) == 2
+    assert f"--tp must be at least 1. Given: {ranks}" in error_line(capsys)
 
 
 def test_inspect_lays_pages_out_as_asked(quiet_k3: Path, capsys: Capture) -> None:
@@ -196,7 +246,7 @@ def test_export_toy_writes_a_checkpoint_that_runs(tmp_path: Path, capsys: Captur
     assert generate(folder, "--prompt", "the road") == 0
     capsys.readouterr()
     assert run(["export-toy", str(folder)]) == 2
-    assert "exists" in error_line(capsys)
+    assert error_line(capsys) == f"{folder} exists. Name a folder that does not."
 
 
 @pytest.mark.parametrize("trouble", ["no room", "full"])
@@ -255,6 +305,12 @@ def test_a_broken_checkpoint_is_one_line(
         (["inspect", "--kv-dtype", "int4"], "--kv-dtype must be one of"),
         (["serve", "--port", "99999999"], "--port must be between 0 and 65535. Given: 99999999"),
         (["serve", "--log-level", "loud"], "'loud' is not one of"),
+        (
+            ["generate", "--prompt-file", "nowhere"],
+            "No such file or directory. See 'milepost generate --help'.",
+        ),
+        (["generate", "a", "b"], "unexpected extra argument (b). See 'milepost generate --help'."),
+        (["generate", "--promt", "x"], "'--prompt-file'?) See 'milepost generate --help'."),
         (["dance"], "No such command 'dance'. See 'milepost --help'"),
     ],
 )
@@ -277,7 +333,7 @@ def test_a_prompt_over_the_limit_is_one_line(quiet_k3: Path, capsys: Capture) ->
 
 def test_a_layout_that_does_not_fit_is_one_line(quiet_k3: Path, capsys: Capture) -> None:
     assert run(["inspect", str(quiet_k3), "--tp", "3"]) == 2
-    assert "must divide the 5 KDA heads. Given: 3" in error_line(capsys)
+    assert "--tp must divide the 5 KDA heads. Given: 3" in error_line(capsys)
 
 
 def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:

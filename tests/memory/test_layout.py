@@ -111,6 +111,8 @@ def test_tiles_divide_the_page_and_the_head_at_any_block_size_that_is_taken(bloc
 def test_what_can_not_be_laid_out_is_refused_with_the_limit() -> None:
     with pytest.raises(ConfigError, match=r"block_size must be at least 1\. Given: 0"):
         paged_layout(K3, block_size=0)
+    with pytest.raises(ConfigError, match=r"tensor_parallel must be at least 1\. Given: 0"):
+        paged_layout(K3, tensor_parallel=0)
     with pytest.raises(ConfigError, match=r"must divide the 96 KDA heads\. Given: 5"):
         paged_layout(K3, tensor_parallel=5)
     only_kda = msgspec.structs.replace(K3, layers=(LayerKind.KDA,))

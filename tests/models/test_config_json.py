@@ -224,5 +224,14 @@ def test_not_a_folder(tmp_path: Path) -> None:
     (tmp_path / "model.gguf").write_bytes(b"")
     with pytest.raises(CheckpointError, match="which is a file"):
         read_model_spec(tmp_path / "model.gguf")
-    with pytest.raises(CheckpointError, match="which does not exist"):
+    with pytest.raises(CheckpointError, match=r"does not exist \(nothing is downloaded by name\)"):
         read_model_spec(tmp_path / "nowhere")
+
+
+def test_another_model_is_one_problem() -> None:
+    with pytest.raises(CheckpointError) as caught:
+        parse_config({"model_type": "llama", "hidden_size": 4096})
+    assert str(caught.value) == (
+        "config.json can't be used (1 problem):\n"
+        "  - model_type: must be one of 'kimi_k3', 'kimi_linear'. Given: \"llama\""
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,7 @@ def test_summary_of_a_checkpoint(tmp_path: Path, family: str) -> None:
     model = load_model(folder, dtype=torch.float32, ops=load_ops("reference"))
     if not is_k3:  # nothing is packed: in memory, each parameter takes four bytes
         assert model.num_bytes == 4 * summary.parameters.total
+    assert summary.memory_by_dtype["float32"] == model.num_bytes > summary.memory_by_dtype["bfloat16"]
 
 
 def test_summary_reads_no_data_but_checks_all_names(tmp_path: Path) -> None:
@@ -90,3 +92,13 @@ def test_summary_reads_no_data_but_checks_all_names(tmp_path: Path) -> None:
     )
     with pytest.raises(CheckpointError, match="3 missing"):
         summarize(folder)
+
+
+def test_summary_of_a_config_without_shards(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(k3_config()))
+    summary = summarize(tmp_path)
+    assert summary.parameters == count_parameters(parse_config(k3_config()))
+    assert (summary.num_shards, summary.num_bytes) == (0, 0)
+    (tmp_path / "part.safetensors").write_bytes(b"")
+    with pytest.raises(CheckpointError, match="but no index"):
+        summarize(tmp_path)

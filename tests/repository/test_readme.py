@@ -47,7 +47,7 @@ def for_server(text: str, served: ServedEngine) -> str:
 
 
 def test_every_command_is_of_a_known_kind() -> None:
-    assert {words[0] for words in command_lines()} == {"make", "milepost", "pip", "curl"}
+    assert {words[0] for words in command_lines()} == {"make", ".", "milepost", "pip", "curl"}
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_curl_example(served: ServedEngine) -> None:
 def test_python_example(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (code,) = [text for text in blocks("python") if "LLM(" in text]
     folder = write_toy_checkpoint(tmp_path / "toy", "kimi_k3", 1)
-    code = code.replace("path/to/checkpoint", str(folder)).replace(
+    code = code.replace("milepost/assets/milepost-toy-k3", str(folder)).replace(
         'memory="256MiB"', 'memory="64MiB", threads=1'
     )
     exec(compile(code, "README.md", "exec"), {})  # noqa: S102 - our own example
