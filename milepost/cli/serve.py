@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,6 +18,7 @@ from milepost.errors import ConfigError
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from milepost.config import ResolvedConfig
     from milepost.engine.async_engine import AsyncEngine
     from milepost.llm import LoadedEngine
     from milepost.server import Metrics, Services
@@ -82,7 +84,7 @@ def serve(
                 listener,
                 drain_seconds=DEFAULT_DRAIN_SECONDS if drain_seconds is None else drain_seconds,
                 log_level=log_level,
-                on_ready=_announce,
+                on_ready=partial(_announce, loaded.config),
             )
         finally:
             asyncio.run(engine.stop())
@@ -105,7 +107,10 @@ def _services(loaded: LoadedEngine, engine: AsyncEngine, metrics: Metrics) -> Se
     )
 
 
-def _announce(address: str) -> None:
+def _announce(config: ResolvedConfig, address: str) -> None:
+    what = f"{config.served_model_name}, requests of up to {config.max_model_len:,} tokens"
     # Nobody may read it, or its disk may be full: the server answers all the same.
     with suppress(OSError):
-        notes().print(f"Milepost answers at {address}/v1 (Ctrl-C ends it).", markup=False)
+        notes().print(
+            f"Milepost answers at {address}/v1: {what} (Ctrl-C ends it).", markup=False, soft_wrap=True
+        )

@@ -121,7 +121,8 @@ def test_serve_answers_and_ends_at_sigterm(quiet_k3: Path, start: Start) -> None
     assert process.stderr is not None
     line = process.stderr.readline()
     assert "Milepost answers at http://127.0.0.1:" in line, line + process.stderr.read()
-    address = line.split()[3]
+    assert ": toy, requests of up to " in line
+    address = line.split()[3].rstrip(":")
     body = {"model": "toy", "messages": [{"role": "user", "content": "the road"}], "max_tokens": 3}
     question = urllib.request.Request(
         f"{address}/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
