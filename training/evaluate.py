@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from training.cases import SHORT_TASKS, Case, make_cases
+from training.cases import RECALL_KINDS, SHORT_TASKS, Case, make_cases
 from training.chat import ChatForm
 from training.export import load_checkpoint
 from training.model import KimiK3ForConditionalGeneration
@@ -90,7 +90,8 @@ def _grouped(encoded: list[tuple[list[int], int]]) -> Iterator[list[tuple[list[i
 
 def evaluate_all(evaluator: Evaluator, tokenizer: ToyTokenizer, count: int, seed: int) -> list[Result]:
     """Recall at every distance, then the short tasks."""
-    plan = [("recall", distance) for distance in DISTANCES] + [(kind, 0) for kind in SHORT_TASKS]
+    plan = [(kind, distance) for kind in RECALL_KINDS for distance in DISTANCES]
+    plan += [(kind, 0) for kind in SHORT_TASKS]
     results = []
     for kind, distance in plan:
         cases = make_cases(kind, count, seed, tokenizer.count, distance)

@@ -124,7 +124,10 @@ class DialogueWriter:
             self._exchange(question, ", ".join(fact.answer for fact in several), "recall_list")
         else:
             fact, kind = self._choose_asked()
-            self._exchange(fact.question, fact.answer, kind)
+            if self._rng.random() < 0.4:
+                self._exchange(f"{fact.question} {cases.IN_A_SENTENCE}", fact.statement, "sentence")
+            else:
+                self._exchange(fact.question, fact.answer, kind)
 
     def _choose_asked(self) -> tuple[Fact, str]:
         """A fact to ask for, mostly a new one; asking ``again`` can be answered from the earlier answer."""
