@@ -8,8 +8,8 @@ stream starts with five slots of 24 channels::
 
 Layer 1's KDA heads fill the three "back" slots: their convolutions shift by one, two and three tokens, and
 their decay forgets all else at once. Every MLA layer compares "this" with "1 back" and "2 back" with "3 back"
-and writes the token it finds into "answer", which is what the output head reads. All of it is only where
-training starts from; nothing is frozen.
+and writes the token it finds into "answer", which is what the output head reads. One head of layer 2 recalls what
+was asked for when an answer begins. All of it is only where training starts from; nothing is frozen.
 """
 
 import math
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from training.attention import GatedMLA, KimiDeltaAttention, ShortConv
 from training.model import KimiK3ForConditionalGeneration
+from training.tokenizer import ToyTokenizer
 
 SLOT = 24
 _ANSWER = 4
@@ -29,7 +30,7 @@ _SMALL = 0.1
 
 
 @torch.no_grad()
-def install(model: KimiK3ForConditionalGeneration) -> None:
+def install(model: KimiK3ForConditionalGeneration, tokenizer: ToyTokenizer) -> None:
     """Overwrite the weights of a fresh model."""
     decoder, head = model.language_model.model, model.language_model.lm_head
     tokens = torch.randn(model.config.vocab_size, SLOT)
@@ -48,6 +49,9 @@ def install(model: KimiK3ForConditionalGeneration) -> None:
             _match_equals(attention)
             if index == 0:
                 _carry_tokens(attention)
+            elif index == 1:
+                asked_after, at = tokenizer.encode(" for")[-1], tokenizer.encode("response")[-1]
+                _fetch_asked(attention, tokens[asked_after], tokens[at])
 
 
 def _slot(number: int) -> slice:
@@ -82,6 +86,36 @@ def _carry_tokens(attention: KimiDeltaAttention) -> None:
         attention.v_proj.weight[used, _slot(0)] = _SMALL * torch.eye(SLOT)
         attention.o_proj.weight[:, channels] = 0
         attention.o_proj.weight[_slot(back), used] = 2 * torch.eye(SLOT)
+
+
+def _fetch_asked(attention: KimiDeltaAttention, asked_after: Tensor, at: Tensor) -> None:
+    """Head 0 remembers the last word after the token ``asked_after`` and recalls it one token after ``at``.
+
+    The recalled word goes to the slot "2 back", where the next look-up takes it for the key of a code. The
+    delta rule overwrites, so that the latest question counts.
+
+    Args:
+        attention: A KDA layer after the one that carries tokens.
+        asked_after: [SLOT], an embedding's first slot.
+        at: [SLOT], likewise.
+    """
+    channels, used = slice(attention.head_dim), slice(SLOT)
+    weight = torch.randn(attention.head_dim, SLOT) * SLOT**-0.5
+    recall = torch.outer(weight @ asked_after, at) / at.square().sum()
+    for projection in (attention.q_proj, attention.k_proj, attention.v_proj, attention.g_proj):
+        projection.weight[channels] = 0
+    attention.q_proj.weight[channels, _slot(0)] = 0.3 * weight
+    attention.q_proj.weight[channels, _slot(1)] = 2 * recall
+    attention.k_proj.weight[channels, _slot(0)] = weight
+    attention.v_proj.weight[used, _slot(0)] = _SMALL * torch.eye(SLOT)
+    lean(attention.q_conv1d, 0, channels, _SMALL)
+    lean(attention.k_conv1d, 1, channels, _SMALL)
+    lean(attention.v_conv1d, 0, channels, 1.0)
+    attention.b_proj.weight[0] = 0
+    attention.f_b_proj.weight[channels] = 0
+    attention.dt_bias[channels] = -7.0  # remember for hundreds of tokens
+    attention.o_proj.weight[:, channels] = 0
+    attention.o_proj.weight[_slot(2), used] = 2 * torch.eye(SLOT)
 
 
 def _look_up(attention: GatedMLA, compare: Tensor) -> None:

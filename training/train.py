@@ -51,15 +51,15 @@ class Trainer:
         torch.manual_seed(args.seed)
         self.config = ToyConfig()
         self.model = KimiK3ForConditionalGeneration(self.config)
-        circuit.install(self.model)
+        documents = texts.documents(args.texts)
+        self.tokenizer = load_or_train_tokenizer(args.state, documents, self.config)
+        circuit.install(self.model, self.tokenizer)
         hidden, tables, others = split_parameters(self.model)
         self.muon = Muon(hidden, lr=args.muon_lr)
         groups = [{"params": tables, "peak": args.table_lr}, {"params": others, "peak": args.adam_lr}]
         self.adam = torch.optim.AdamW(groups, betas=(0.9, 0.95), weight_decay=0.0)
         self.progress = Progress()
         self.state: Path = args.state
-        documents = texts.documents(args.texts)
-        self.tokenizer = load_or_train_tokenizer(self.state, documents, self.config)
         self.batches = BatchMaker(self.tokenizer, documents, args.seed)
         self.losses: list[dict[str, float]] = []
         self.stopped = False
