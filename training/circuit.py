@@ -8,8 +8,8 @@ stream starts with five slots of 24 channels::
 
 Layer 1's KDA heads fill the three "back" slots: their convolutions shift by one, two and three tokens, and
 their decay forgets all else at once. Every MLA layer compares "this" with "1 back" and "2 back" with "3 back"
-and writes the token it finds into "answer", which is what the output head reads. One head of layer 2 recalls what
-was asked for when an answer begins. All of it is only where training starts from; nothing is frozen.
+and writes the token it finds into "answer", which is what the output head reads. One head of layer 2 recalls
+what was asked for when an answer begins. All of it is only where training starts from; nothing is frozen.
 """
 
 import math

@@ -118,15 +118,15 @@ class Trainer:
         return total
 
     def _choose_length(self) -> int:
-        """Mostly the present stage's length, sometimes an earlier one."""
+        """The present stage's length, or as often an earlier one, where answers are denser."""
         rng = Random(f"length-{self.args.seed}-{self.progress.step}")
         stage = self.progress.stage
-        if stage and rng.random() < 0.3:
+        if stage and rng.random() < 0.5:
             stage = rng.randrange(stage)
         return LENGTHS[stage]
 
     def _mix(self) -> Mix:
-        return Mix(text=0.04, drill=0.15)
+        return Mix(text=0.03, drill=0.1)
 
     def _track_accuracy(self, guesses: Tensor, batch: Batch, length: int) -> None:
         right = guesses == batch.targets
