@@ -168,13 +168,13 @@ def _distractor_turns(
 def copy_case(rng: Random, length: int | None = None) -> Case:
     """Repeat a list of words."""
     text = " ".join(rng.choice(words.KEYS) for _ in range(length or rng.randrange(3, 17)))
-    return Case("copy", (Message("user", f"Repeat after me: {text}"),), text)
+    return Case("copy", (Message("user", f"Repeat after me:\n{text}"),), text)
 
 
 def digits_case(rng: Random, length: int | None = None) -> Case:
     """Repeat a string of digits."""
     text = "".join(rng.choice("0123456789") for _ in range(length or rng.randrange(4, 21)))
-    return Case("digits", (Message("user", f"Repeat after me: {text}"),), text)
+    return Case("digits", (Message("user", f"Repeat after me:\n{text}"),), text)
 
 
 def count_case(rng: Random) -> Case:

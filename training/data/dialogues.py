@@ -189,7 +189,7 @@ def _copy_exercise(rng: Random, _length: int) -> list[Message]:
     else:
         pool = rng.choice((words.KEYS, words.NAMES, words.CITIES, words.OBJECTS))
         text = " ".join(rng.choice(pool) for _ in range(rng.randrange(3, 25)))
-    return [Message("user", f"Repeat after me: {text}"), Message("assistant", text)]
+    return [Message("user", f"Repeat after me:\n{text}"), Message("assistant", text)]
 
 
 def _listing_exercise(rng: Random, length: int) -> list[Message]:
