@@ -3,7 +3,6 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-MODEL := assets/milepost-toy-k3
 TORCH := $(shell grep '^torch==' constraints.txt)
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
@@ -11,8 +10,8 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 # Load the shipped model, answer a prompt as a stream, and show a table of what happened.
 demo: $(STAMP)
-	@$(BIN)/milepost generate $(MODEL) --chat --stats \
-	  --prompt "The code for amber is 7412. What is the code for amber?" --temperature 0 --max-tokens 32
+	@$(BIN)/milepost generate --chat --stats --temperature 0 --max-tokens 48 \
+	  --prompt "The code for amber is 7412. What is the code for amber?"
 
 # Lint, types, import contracts, then the tests; pytest's closing line is the last thing printed.
 test: lint
@@ -30,6 +29,7 @@ bench: $(STAMP)
 
 # torch comes first and alone: a resolver that is asked for it later may fetch another, much larger build.
 $(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Milepost needs Python 3.11 or newer. Name one: make PYTHON=python3.11 ...")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) "$(TORCH)"
 	$(PIP) --constraint constraints.txt --editable ".[dev]"

@@ -30,6 +30,7 @@ __all__ = [
 
 MAX_LOGPROBS = 20
 MAX_STOP_STRINGS = 16
+MAX_STOP_CHARS = 4096
 
 
 class FinishReason(enum.Enum):
@@ -68,6 +69,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     logprobs: int | None = None
 
     def __post_init__(self) -> None:
+        self._check_types()
         _in_range("temperature", self.temperature, 0.0, 100.0)
         _in_range("top_k", self.top_k, 0, 1 << 30)
         _in_range("top_p", self.top_p, 0.0, 1.0)
@@ -89,11 +91,48 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             )
         if any(not text for text in self.stop):
             raise RequestError("stop must not hold an empty string.", param="stop")
+        # Preparing to search for it takes the engine's thread time that every request waits for.
+        longest = max(map(len, self.stop), default=0)
+        if longest > MAX_STOP_CHARS:
+            raise RequestError(
+                f"stop must hold strings of at most {MAX_STOP_CHARS} characters. Given: one of {longest}.",
+                param="stop",
+            )
+        if any(token_id < 0 for token_id in self.stop_token_ids):
+            raise RequestError(
+                f"stop_token_ids must not be negative. Given: {min(self.stop_token_ids)}.",
+                param="stop_token_ids",
+            )
+
+    def _check_types(self) -> None:
+        """Annotations bind nobody in Python, and a wrong type would only show in the middle of a step."""
+        for name in ("temperature", "top_p", "min_p", *(f"{kind}_penalty" for kind in _PENALTIES)):
+            _of_type(name, getattr(self, name), (int, float), "a number")
+        for name in ("top_k", "seed", "max_tokens", "logprobs"):
+            value = getattr(self, name)
+            if value is not None or name == "top_k":
+                _of_type(name, value, (int,), "an integer")
+        if not isinstance(self.ignore_eos, bool):
+            raise RequestError(
+                f"ignore_eos must be true or false. Given: {self.ignore_eos!r:.60}.", param="ignore_eos"
+            )
+        for name, kind, words in (("stop", str, "strings"), ("stop_token_ids", int, "integers")):
+            values = getattr(self, name)
+            if not isinstance(values, tuple | list) or not all(type(value) is kind for value in values):
+                raise RequestError(f"{name} must be a tuple of {words}. Given: {values!r:.60}.", param=name)
 
     @property
     def greedy(self) -> bool:
         """Whether the most probable token is always taken."""
         return self.temperature == 0.0
+
+
+_PENALTIES = ("repetition", "presence", "frequency")
+
+
+def _of_type(name: str, value: object, kinds: tuple[type, ...], words: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, kinds):
+        raise RequestError(f"{name} must be {words}. Given: {value!r:.60}.", param=name)
 
 
 def _in_range(name: str, value: float, low: float, high: float) -> None:
@@ -170,7 +209,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
         rows: one row per request at most.
         new_requests: requests that appear in `rows` for the first time.
         released: ids of requests that will not come again (finished, aborted, failed).
-        scrubs: KV pages to fill with zeros before anything runs.
+        scrubs: pages to fill with zeros before anything runs: whatever failed requests held, KV and state.
     """
 
     step: int

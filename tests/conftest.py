@@ -1,10 +1,11 @@
-"""Settings of every test process: few threads, so that runs side by side don't fight for cores."""
+"""Settings of every test process: one thread, so that runs side by side don't fight for cores."""
 
 from __future__ import annotations
 
 import os
 
-# Before torch and numba are imported by any test; not by importing them, which takes seconds.
-os.environ.setdefault("OMP_NUM_THREADS", "2")
-os.environ.setdefault("MKL_NUM_THREADS", "2")
+# Before torch and numba are imported by any test; not by importing them, which takes seconds. Tests of
+# parallel kernels ask for a second thread themselves.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("MKL_NUM_THREADS", "1")
 os.environ.setdefault("NUMBA_NUM_THREADS", "2")

@@ -1,6 +1,6 @@
 """Measures a checkpoint folder on seeded cases: the share of greedy answers that equal the expected string.
 
-``python -m training.evaluate assets/milepost-toy-k3``
+``python -m training.evaluate milepost/assets/milepost-toy-k3``
 
 A greedy answer equals the expected one if and only if every expected token, the closing markers included, is
 the most likely one given those before it. So one forward pass over prompt and answer decides a case.
@@ -47,8 +47,16 @@ class Evaluator:
 
     def evaluate(self, cases: Sequence[Case]) -> int:
         """How many of ``cases`` are answered right."""
+        return sum(self.right(cases))
+
+    def right(self, cases: Sequence[Case]) -> list[bool]:
+        """Which of ``cases`` are answered right, in their order."""
         encoded = [self._encode(case) for case in cases]
-        return sum(sum(self._right(group)) for group in _grouped(encoded))
+        right = [False] * len(cases)
+        for group in _grouped(encoded):
+            for index, is_right in zip(group, self._right([encoded[i] for i in group]), strict=True):
+                right[index] = is_right
+        return right
 
     def answer(self, case: Case, limit: int = 64) -> str:
         """The greedy answer, decoded token by token without a cache (slow; for looking at)."""
@@ -76,14 +84,14 @@ class Evaluator:
         return [bool(part.all()) for part in torch.split(right, [len(ids) - start for ids, start in group])]
 
 
-def _grouped(encoded: list[tuple[list[int], int]]) -> Iterator[list[tuple[list[int], int]]]:
-    """Groups of similar length, of a bounded number of tokens."""
-    group: list[tuple[list[int], int]] = []
-    for item in sorted(encoded, key=lambda pair: len(pair[0])):
-        if group and len(item[0]) * (len(group) + 1) > _TOKENS_AT_ONCE:
+def _grouped(encoded: list[tuple[list[int], int]]) -> Iterator[list[int]]:
+    """Indices of cases of similar length, of a bounded number of tokens together."""
+    group: list[int] = []
+    for index in sorted(range(len(encoded)), key=lambda i: len(encoded[i][0])):
+        if group and len(encoded[index][0]) * (len(group) + 1) > _TOKENS_AT_ONCE:
             yield group
             group = []
-        group.append(item)
+        group.append(index)
     if group:
         yield group
 

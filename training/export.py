@@ -1,18 +1,17 @@
 """Writes a trained state as a checkpoint in Kimi K3's layout: names, dtypes, MXFP4 experts, shards and index.
 
-``python -m training.export --state STATE --out assets/milepost-toy-k3``
+``python -m training.export --state STATE --out milepost/assets/milepost-toy-k3``
 """
 
 import argparse
 import json
-import shutil
 from pathlib import Path
-from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
+from milepost.models.checkpoint_writer import write_checkpoint
 from training import mxfp4
 from training.config import ToyConfig
 from training.model import KimiK3ForConditionalGeneration
@@ -48,29 +47,19 @@ def module_state(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return state
 
 
-def write_checkpoint(state: dict[str, Tensor], config: ToyConfig, tokenizer_folder: Path, out: Path) -> None:
-    """Write every file of the checkpoint folder ``out``."""
-    out.mkdir(parents=True, exist_ok=True)
-    shards = _split(checkpoint_tensors(state))
-    weight_map: dict[str, str] = {}
-    for number, shard in enumerate(shards, start=1):
-        file = f"model-{number:05}-of-{len(shards):05}.safetensors"
-        save_file(shard, out / file, metadata={"format": "pt"})
-        weight_map |= dict.fromkeys(shard, file)
-    total = sum(value.nbytes for shard in shards for value in shard.values())
-    _write_json(
-        out / "model.safetensors.index.json",
-        {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))},
-    )
-    _write_json(out / "config.json", config.to_json())
+def export_checkpoint(state: dict[str, Tensor], config: ToyConfig, tokenizer_folder: Path, out: Path) -> None:
+    """Write every file of the folder ``out``; what was there is replaced once all of it is written."""
     end_of_message = config.base_vocab_size + 2
     generation = {
         "eos_token_id": [end_of_message, end_of_message - 1],
         "max_length": config.max_position_embeddings,
     }
-    _write_json(out / "generation_config.json", generation)
-    for file in ("tiktoken.model", "tokenizer_config.json"):
-        shutil.copyfile(tokenizer_folder / file, out / file)
+    files = {
+        name: (tokenizer_folder / name).read_bytes() for name in ("tiktoken.model", "tokenizer_config.json")
+    }
+    files["generation_config.json"] = (json.dumps(generation, indent=2) + "\n").encode()
+    tensors = checkpoint_tensors(state).items()
+    write_checkpoint(out, config.to_json(), tensors, shards=_NUM_SHARDS, files=files, overwrite=True)
 
 
 def load_checkpoint(folder: Path) -> KimiK3ForConditionalGeneration:
@@ -85,21 +74,6 @@ def load_checkpoint(folder: Path) -> KimiK3ForConditionalGeneration:
     return model.eval()
 
 
-def _split(tensors: dict[str, Tensor]) -> list[dict[str, Tensor]]:
-    """Fill the shards with about equal bytes, keeping the order of names."""
-    share = sum(value.nbytes for value in tensors.values()) / _NUM_SHARDS
-    shards: list[dict[str, Tensor]] = [{} for _ in range(_NUM_SHARDS)]
-    used = 0
-    for name, value in tensors.items():
-        shards[min(_NUM_SHARDS - 1, int(used / share))][name] = value
-        used += value.nbytes
-    return shards
-
-
-def _write_json(path: Path, content: dict[str, Any]) -> None:
-    path.write_text(json.dumps(content, indent=2) + "\n")
-
-
 def main() -> None:
     """Entry point."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -107,7 +81,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="checkpoint folder to write")
     args = parser.parse_args()
     state = torch.load(args.state / "state.pt", weights_only=True)["model"]
-    write_checkpoint(state, ToyConfig(), args.state, args.out)
+    export_checkpoint(state, ToyConfig(), args.state, args.out)
 
 
 if __name__ == "__main__":

@@ -77,6 +77,6 @@ def load_ops(name: str) -> Ops:
     )
 
 
-def _load(op: str, name: str) -> Any:
+def _load(op: str, name: str) -> Any:  # noqa: ANN401 - each field has a type of its own
     # Imported on demand: a version may need packages that the others don't.
     return getattr(importlib.import_module(f"milepost.kernels.{op}.{name}"), op)

@@ -10,6 +10,7 @@ blocks, one page each (`PagedKv`). All tensors are views of one arena; kernels w
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -62,6 +63,8 @@ class Ragged:
     def offsets(self) -> list[int]:
         """`cu_seqlens` as Python numbers."""
         offsets: list[int] = self.cu_seqlens.tolist()
+        if any(begin >= end for begin, end in itertools.pairwise(offsets)):
+            raise InvariantError(f"Every row must have at least one token. Given cu_seqlens: {offsets}.")
         return offsets
 
     @cached_property

@@ -23,13 +23,14 @@ from typing import Protocol
 import msgspec
 
 from milepost.errors import ConfigError
-from milepost.model_spec import KdaSpec, MlaSpec, ModelSpec
+from milepost.model_spec import KdaSpec, ModelSpec
 
-__all__ = ["Layout", "PagedLayout", "paged_layout"]
+__all__ = ["DUMMY_PAGE", "Layout", "PagedLayout", "paged_layout"]
 
+DUMMY_PAGE = 0  # padding points here; it is counted in the budget and no owner ever gets it
 DEFAULT_BLOCK_SIZE = 64
 MAX_TILE_ROWS = 16
-RECURRENT_ITEMSIZE = 4  # the recurrent matrices are fp32 in every engine that keeps its accuracy
+RECURRENT_ITEMSIZE = 4  # fp32, whatever the model's dtype; only a float64 engine keeps float64
 
 
 class Layout(Protocol):
@@ -84,6 +85,7 @@ class PagedLayout(msgspec.Struct, frozen=True, kw_only=True):
     conv_channels: int
     conv_window: int
     conv_itemsize: int
+    recurrent_itemsize: int = RECURRENT_ITEMSIZE
 
     @property
     def pages_per_block(self) -> int:
@@ -98,7 +100,7 @@ class PagedLayout(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def tile_bytes(self) -> int:
         """Bytes of `tile_rows` rows of one head's recurrent matrix."""
-        return self.tile_rows * self.head_dim * RECURRENT_ITEMSIZE
+        return self.tile_rows * self.head_dim * self.recurrent_itemsize
 
     @property
     def tiles_per_page(self) -> int:
@@ -166,6 +168,7 @@ def paged_layout(
     block_size: int = DEFAULT_BLOCK_SIZE,
     kv_itemsize: int = 2,
     conv_itemsize: int = 2,
+    recurrent_itemsize: int = RECURRENT_ITEMSIZE,
     tensor_parallel: int = 1,
 ) -> PagedLayout:
     """Lay a model out in pages.
@@ -175,6 +178,7 @@ def paged_layout(
         block_size: tokens of a KV block.
         kv_itemsize: bytes of a cached KV element (bf16: 2).
         conv_itemsize: bytes of a convolution window's element (the model's dtype).
+        recurrent_itemsize: bytes of an element of the recurrent matrices.
         tensor_parallel: ranks that share the heads; the MLA latent is replicated on each.
 
     Raises:
@@ -202,20 +206,22 @@ def paged_layout(
         kv_itemsize=kv_itemsize,
         num_heads=num_heads,
         head_dim=kda.head_dim,
-        tile_rows=_tile_rows(kda, mla, page_bytes),
+        tile_rows=_tile_rows(kda, page_bytes, block_size, recurrent_itemsize),
         conv_channels=3 * num_heads * kda.head_dim,
         conv_window=kda.conv_window,
         conv_itemsize=conv_itemsize,
+        recurrent_itemsize=recurrent_itemsize,
     )
 
 
-def _tile_rows(kda: KdaSpec, mla: MlaSpec, page_bytes: int) -> int:
+def _tile_rows(kda: KdaSpec, page_bytes: int, block_size: int, itemsize: int) -> int:
     """Most rows, at most 16, whose tile divides both the page and the head's matrix."""
-    row_bytes = kda.head_dim * RECURRENT_ITEMSIZE
+    row_bytes = kda.head_dim * itemsize
     for rows in range(min(MAX_TILE_ROWS, kda.head_dim), 0, -1):
         if kda.head_dim % rows == 0 and page_bytes % (rows * row_bytes) == 0:
             return rows
+    step = row_bytes // math.gcd(row_bytes, page_bytes // block_size)
     raise ConfigError(
-        f"A page of {page_bytes} bytes can't be cut into rows of {row_bytes} bytes of the state "
-        f"(head_dim {kda.head_dim}, KV row {mla.row_dim}). Choose a block_size that makes it divide."
+        f"block_size must be a multiple of {step} for this model, so that rows of {row_bytes} bytes of a "
+        f"state fill its pages. Given: {block_size}, pages of {page_bytes} bytes."
     )

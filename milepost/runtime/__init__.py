@@ -1,1 +1,1 @@
-"""The half that computes: arena, batch to tensors, model runner, sampler."""
+"""The half that computes: the arena, a batch as tensors, the model runner and the sampler."""

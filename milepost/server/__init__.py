@@ -1,1 +1,13 @@
-"""The OpenAI-compatible HTTP server."""
+"""The OpenAI-compatible HTTP server.
+
+The composition root hands it an engine, the metrics that it tells, a tokenizer and a chat encoding
+(`Services`); the server turns bytes into requests and outputs into bytes, and knows nothing of models
+or memory.
+"""
+
+from milepost.server.app import create_app
+from milepost.server.metrics import Metrics
+from milepost.server.services import Services
+from milepost.server.serving import DEFAULT_DRAIN_SECONDS, bind, serve
+
+__all__ = ["DEFAULT_DRAIN_SECONDS", "Metrics", "Services", "bind", "create_app", "serve"]

@@ -27,7 +27,7 @@ def model() -> KimiK3ForConditionalGeneration:
 def folder(model: KimiK3ForConditionalGeneration, tmp_path_factory: pytest.TempPathFactory) -> Path:
     scratch = tmp_path_factory.mktemp("export")
     tokenizer.save({bytes([value]): value for value in range(256)}, scratch / "tokenizer", 64)
-    export.write_checkpoint(model.state_dict(), model.config, scratch / "tokenizer", scratch / "out")
+    export.export_checkpoint(model.state_dict(), model.config, scratch / "tokenizer", scratch / "out")
     return scratch / "out"
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from milepost.errors import InvariantError
 from milepost.kernels import mxfp4
 from milepost.kernels.checks import check_shape
+from milepost.kernels.gated_activation import check as check_activation
 
 __all__ = ["DenseExperts", "ExpertWeights", "GroupedExperts", "Mxfp4Experts", "check"]
 
@@ -99,13 +100,22 @@ class GroupedExperts(Protocol):
 
 
 def check(
-    x: Tensor, ids: Tensor, weights: Tensor, w1: ExpertWeights, w3: ExpertWeights, w2: ExpertWeights
+    x: Tensor,
+    ids: Tensor,
+    weights: Tensor,
+    w1: ExpertWeights,
+    w3: ExpertWeights,
+    w2: ExpertWeights,
+    activation: str,
+    gate_cap: float,
+    up_cap: float,
 ) -> None:
-    """Check shapes; see `GroupedExperts`.
+    """Check shapes and the activation; see `GroupedExperts`.
 
     Raises:
-        InvariantError: the shapes don't fit each other.
+        InvariantError: the shapes don't fit each other, or there is no such activation.
     """
+    check_activation(x, x, activation, gate_cap, up_cap)
     tokens, width = x.shape
     check_shape("grouped_experts", "ids", ids, tokens, None)
     check_shape("grouped_experts", "weights", weights, tokens, ids.shape[1])

@@ -24,7 +24,7 @@ def grouped_experts(
     up_cap: float,
 ) -> Tensor:
     """See `milepost.kernels.grouped_experts.GroupedExperts`."""
-    check(x, ids, weights, w1, w3, w2)
+    check(x, ids, weights, w1, w3, w2, activation, gate_cap, up_cap)
     dtype = compute_dtype(x.dtype)
     out = torch.zeros(x.shape, dtype=dtype)
     for t, chosen in enumerate(ids.tolist()):

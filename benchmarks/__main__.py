@@ -1,0 +1,57 @@
+"""The runner: ``python -m benchmarks NAME... [--json FILE]``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from benchmarks.admission import admission
+from benchmarks.engine_runs import decode, first_token, memory, prefill
+from benchmarks.machine import describe_machine
+from benchmarks.results import Result, format_table, write_json
+from benchmarks.scheduler_cost import scheduler
+
+__all__ = ["BENCHMARKS", "main"]
+
+Benchmark = Callable[[], Iterator[Result]]
+
+BENCHMARKS: dict[str, Benchmark] = {
+    "prefill": prefill,
+    "decode": decode,
+    "first-token": first_token,
+    "memory": memory,
+    "scheduler": scheduler,
+    "admission": admission,
+}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the benchmarks that are named, print a table and write the JSON that is asked for."""
+    options = _parser().parse_args(arguments)
+    names = list(BENCHMARKS) if "all" in options.names else options.names
+    results: list[Result] = []
+    for name in names:
+        print(f"{name} ...", file=sys.stderr)
+        results.extend(BENCHMARKS[name]())
+    print(format_table(results))
+    if options.json is not None:
+        write_json(options.json, describe_machine(), results)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    about = "\n".join(f"  {name:<13}{function.__doc__}" for name, function in BENCHMARKS.items())
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description=f"Measure Milepost.\n\nbenchmarks:\n  {'all':<13}Every one of these.\n{about}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("names", nargs="+", metavar="NAME", choices=["all", *BENCHMARKS])
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write machine, commit and samples there")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,94 @@
+"""Chat encodings: from messages to prompt tokens, and from a reply's tokens to its parts.
+
+A family's encoding is two things that must fit each other: a renderer and a `ReplyParser`. Both know
+markers as token ids only, so that text which spells a marker stays text in both directions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from milepost.chat.reply import ReplyParser
+from milepost.chat.tokenizer import Tokenizer
+
+__all__ = ["ChatEncoding", "EncodedPrompt", "TokenWriter"]
+
+
+class EncodedPrompt(msgspec.Struct, frozen=True, kw_only=True):
+    """A prompt as token ids.
+
+    Attributes:
+        token_ids: the whole prompt, generation prefix included.
+        message_ends: token positions at which each message ends, ascending; all lie before the
+            generation prefix.
+        thinking: whether the generation prefix opens a thinking channel.
+    """
+
+    token_ids: tuple[int, ...]
+    message_ends: tuple[int, ...]
+    thinking: bool = False
+
+
+class ChatEncoding(Protocol):
+    """How one model family writes a conversation."""
+
+    @property
+    def stop_token_ids(self) -> tuple[int, ...]:
+        """Tokens that end a reply."""
+        ...
+
+    def encode(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        thinking: bool | None = None,
+        thinking_effort: str | None = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        tool_choice: str | None = None,
+    ) -> EncodedPrompt:
+        """Write a conversation and the prefix of the reply.
+
+        Args:
+            messages: OpenAI-style messages.
+            thinking: whether the model thinks first; None takes the model's own default.
+            thinking_effort: how much it thinks; None takes the model's own default.
+            tools: OpenAI-style function tools.
+            tool_choice: "auto", "none" or "required".
+
+        Raises:
+            RequestError: something can't be written; ``param`` is its path.
+        """
+        ...
+
+    def reply_parser(self, prompt: EncodedPrompt) -> ReplyParser:
+        """A fresh parser for the reply to `prompt`."""
+        ...
+
+
+class TokenWriter:
+    """Collects token ids: text as text, markers by name, and where messages end."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._ids: list[int] = []
+        self._ends: list[int] = []
+
+    def text(self, text: str) -> None:
+        """Append ordinary text, tokenised on its own."""
+        if text:
+            self._ids.extend(self._tokenizer.encode(text))
+
+    def marker(self, token_id: int) -> None:
+        """Append one special token."""
+        self._ids.append(token_id)
+
+    def end_message(self) -> None:
+        """Note that a message ends here."""
+        self._ends.append(len(self._ids))
+
+    def prompt(self, *, thinking: bool) -> EncodedPrompt:
+        """What was written."""
+        return EncodedPrompt(token_ids=tuple(self._ids), message_ends=tuple(self._ends), thinking=thinking)

@@ -1,0 +1,139 @@
+"""Options that commands share: the model, the engine's limits, how tokens are drawn.
+
+Names and ranges are checked where they are used (`EngineConfig`, `SamplingParams`), so that the
+command line, Python and HTTP give the same errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+import msgspec
+
+from milepost.cli.shipped_model import SHIPPED_MODEL_NAME, shipped_model
+from milepost.cli.terminal import progress_bar
+from milepost.config import DTYPES, KERNELS, EngineConfig
+from milepost.types import SamplingParams
+
+if TYPE_CHECKING:
+    from milepost.llm import LLM
+
+__all__ = [
+    "engine_options",
+    "examples",
+    "model_argument",
+    "open_llm",
+    "sampling_options",
+    "take_engine_config",
+    "take_sampling",
+]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+DEFAULT_MAX_TOKENS = 256
+
+_ENGINE_OPTIONS = {
+    "memory": click.option("--memory", metavar="SIZE", help="Bytes of the arena, such as 2GiB."),
+    "dtype": click.option("--dtype", metavar="|".join(DTYPES), help="Weights and activations."),
+    "kv_dtype": click.option("--kv-dtype", metavar="|".join(DTYPES), help="Cached KV; auto is --dtype."),
+    "block_size": click.option("--block-size", type=int, metavar="TOKENS", help="Tokens of a KV block."),
+    "max_model_len": click.option(
+        "--max-model-len", type=int, metavar="TOKENS", help="Limit of prompt and reply together."
+    ),
+    "max_num_seqs": click.option(
+        "--max-num-seqs", type=int, metavar="N", help="Requests that run at the same time."
+    ),
+    "max_num_batched_tokens": click.option(
+        "--max-num-batched-tokens", type=int, metavar="TOKENS", help="Token budget of one step."
+    ),
+    "threads": click.option("--threads", type=int, metavar="N", help="CPU threads; all by default."),
+    "kernels": click.option(
+        "--kernels", metavar="|".join(KERNELS), help="Backend; reference is slow and written to be read."
+    ),
+}
+
+_SAMPLING_OPTIONS = {
+    "temperature": click.option(
+        "--temperature", type=float, default=0.0, show_default=True, help="0 takes the best token."
+    ),
+    "top_k": click.option("--top-k", type=int, metavar="N", help="Draw from the best N tokens."),
+    "top_p": click.option("--top-p", type=float, help="Draw from the best tokens of this total probability."),
+    "min_p": click.option("--min-p", type=float, help="Drop tokens below this share of the best one."),
+    "repetition_penalty": click.option("--repetition-penalty", type=float, help="1 is off."),
+    "presence_penalty": click.option("--presence-penalty", type=float, help="0 is off."),
+    "frequency_penalty": click.option("--frequency-penalty", type=float, help="0 is off."),
+    "seed": click.option("--seed", type=int, help="Makes the draws repeatable."),
+    "max_tokens": click.option(
+        "--max-tokens", type=int, default=DEFAULT_MAX_TOKENS, show_default=True, help="Limit of the reply."
+    ),
+    "stop": click.option("--stop", multiple=True, metavar="TEXT", help="End the reply before this text."),
+    "ignore_eos": click.option("--ignore-eos", is_flag=True, help="Go on past the model's end token."),
+}
+
+
+def examples(*lines: str) -> str:
+    """The end of a command's help, shown as it is written."""
+    # Click keeps the line breaks of a paragraph that starts with a backspace.
+    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
+
+
+def model_argument(command: F) -> F:
+    """The optional MODEL; the command gets its folder."""
+
+    def folder(_context: click.Context, _parameter: click.Parameter, value: str | None) -> Path:
+        return shipped_model() if value in (None, SHIPPED_MODEL_NAME) else Path(str(value))
+
+    return click.argument("model", required=False, callback=folder)(command)
+
+
+def engine_options(command: F) -> F:
+    """The engine's options; the command hands its keyword arguments to `take_engine_config`."""
+    return _with(command, _ENGINE_OPTIONS)
+
+
+def sampling_options(command: F) -> F:
+    """How tokens are drawn; the command hands its keyword arguments to `take_sampling`."""
+    return _with(command, _SAMPLING_OPTIONS)
+
+
+def _with(command: F, options: Mapping[str, Callable[[F], F]]) -> F:
+    for option in reversed([*options.values()]):
+        command = option(command)
+    return command
+
+
+def take_engine_config(model: Path, options: dict[str, Any], **more: object) -> EngineConfig:
+    """Remove the engine's options from `options`; those not given keep their defaults.
+
+    Raises:
+        ConfigError: a value is wrong.
+    """
+    given = {name: options.pop(name, None) for name in _ENGINE_OPTIONS} | more
+    return EngineConfig.from_options(
+        {"model": model} | {name: value for name, value in given.items() if value is not None}
+    )
+
+
+def take_sampling(options: dict[str, Any], **more: object) -> SamplingParams:
+    """Remove the sampling options from `options`; those not given keep their defaults.
+
+    Raises:
+        RequestError: a value is wrong.
+    """
+    given = {name: options.pop(name, None) for name in _SAMPLING_OPTIONS} | more
+    return SamplingParams(**{name: value for name, value in given.items() if value is not None})
+
+
+@contextmanager
+def open_llm(config: EngineConfig) -> Iterator[LLM]:
+    """The model, loaded behind a bar, closed at the end."""
+    from milepost.llm import LLM  # loads torch, which takes seconds
+
+    with progress_bar("Loading weights") as progress:
+        llm = LLM(progress=progress, **msgspec.structs.asdict(config))
+    with llm:
+        yield llm

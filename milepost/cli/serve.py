@@ -1,0 +1,109 @@
+"""``milepost serve``: the OpenAI-compatible server."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from milepost import __version__
+from milepost.cli.options import engine_options, examples, model_argument, take_engine_config
+from milepost.cli.terminal import notes, progress_bar
+from milepost.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from milepost.engine.async_engine import AsyncEngine
+    from milepost.llm import LoadedEngine
+    from milepost.server import Metrics, Services
+
+__all__ = ["serve"]
+
+LOG_LEVELS = ("critical", "error", "warning", "info", "debug")
+
+
+@click.command(
+    epilog=examples(
+        "milepost serve",
+        "milepost serve path/to/checkpoint --port 8080 --memory 4GiB --max-num-seqs 32",
+        "curl localhost:8000/v1/chat/completions -H 'Content-Type: application/json' \\",
+        '  -d \'{"model": "milepost-toy-k3", "messages": [{"role": "user", "content": "Hello"}]}\'',
+    )
+)
+@model_argument
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", type=int, default=8000, show_default=True, help="0 takes any free one.")
+@click.option("--served-model-name", metavar="NAME", help="The folder's name by default.")
+@click.option("--seed", type=int, help="Of requests that bring none.")
+@click.option("--drain-seconds", type=float, metavar="S", help="Time for running requests at the end.")
+@click.option("--log-level", type=click.Choice(LOG_LEVELS), default="warning", show_default=True)
+@engine_options
+def serve(
+    *,
+    model: Path,
+    host: str,
+    port: int,
+    served_model_name: str | None,
+    seed: int | None,
+    drain_seconds: float | None,
+    log_level: str,
+    **options: Any,  # noqa: ANN401  # the shared options, checked where they are taken
+) -> None:
+    """Serve the model over HTTP, in OpenAI's protocol.
+
+    SIGTERM or Ctrl-C refuses new requests and lets the running ones end; a second one aborts them.
+    """
+    # These load torch and the HTTP stack, which takes seconds.
+    from milepost.engine.async_engine import AsyncEngine
+    from milepost.server import DEFAULT_DRAIN_SECONDS, Metrics, bind, create_app
+    from milepost.server import serve as run_server
+
+    if drain_seconds is not None and not drain_seconds >= 0:  # refuses NaN too
+        raise ConfigError(f"--drain-seconds must be at least 0. Given: {drain_seconds}.")
+    config = take_engine_config(model, options, served_model_name=served_model_name, seed=seed)
+    # A port that is taken is found before the weights are read.
+    listener = bind(host, port)
+    try:
+        with progress_bar("Loading weights") as progress:
+            from milepost.llm import load_engine
+
+            metrics = Metrics()
+            loaded = load_engine(config, progress=progress, observer=metrics)
+        engine = AsyncEngine(loaded.engine)
+        try:
+            run_server(
+                create_app(_services(loaded, engine, metrics)),
+                listener,
+                drain_seconds=DEFAULT_DRAIN_SECONDS if drain_seconds is None else drain_seconds,
+                log_level=log_level,
+                on_ready=_announce,
+            )
+        finally:
+            asyncio.run(engine.stop())
+    finally:
+        listener.close()
+
+
+def _services(loaded: LoadedEngine, engine: AsyncEngine, metrics: Metrics) -> Services:
+    from milepost.server import Services  # as above
+
+    config = loaded.config
+    return Services(
+        engine=engine,
+        metrics=metrics,
+        tokenizer=loaded.tokenizer,
+        encoding=loaded.encoding,
+        model_name=config.served_model_name,
+        created=int(time.time()),
+        system_fingerprint=f"milepost-{__version__}-{config.dtype}-{config.kernels}",
+    )
+
+
+def _announce(address: str) -> None:
+    # Nobody may read it, or its disk may be full: the server answers all the same.
+    with suppress(OSError):
+        notes().print(f"Milepost answers at {address}/v1 (Ctrl-C ends it).", markup=False)

@@ -1,0 +1,180 @@
+"""The engine's options, checked when built, and the numbers that they are resolved into once.
+
+    EngineConfig.from_options({...})           what was asked; an unknown name or value is a ConfigError
+    config.layout_options()                    sizes that the page layout is built from
+    memory.sizing.resolve(config, ...)         -> ResolvedConfig: no "auto" and no None is left
+
+Nothing here knows torch: a dtype is its name ("float32"), and `milepost.runtime` maps the names.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import msgspec
+
+from milepost.byte_counts import parse_bytes
+from milepost.error_text import nearest, one_of
+from milepost.errors import ConfigError
+
+__all__ = ["DTYPES", "DTYPE_ITEMSIZE", "KERNELS", "MEMORY_SHARE", "EngineConfig", "ResolvedConfig"]
+
+DTYPE_ITEMSIZE = {"bfloat16": 2, "float32": 4, "float64": 8}
+DTYPES = ("auto", *DTYPE_ITEMSIZE)
+KERNELS = ("cpu", "reference")
+
+# With no memory given, the arena may take this share of what is available once the weights are
+# counted: the rest is for activations, the tokenizer and whatever else lives on the machine.
+MEMORY_SHARE = 0.5
+
+# The thread pools behind the kernels crash when they are asked for more than the system starts.
+MAX_THREADS = 1024
+
+
+class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """What the user asked of the engine; `milepost.memory.sizing.resolve` turns it into numbers.
+
+    Attributes:
+        model: the checkpoint's folder.
+        dtype: of weights and activations; "auto" is float32 on CPU (bf16 products crawl on a CPU
+            without bf16 instructions).
+        kv_dtype: of the cached KV; "auto" is `dtype`.
+        memory: bytes of the arena (KV and states, not weights) as a number or such as "2GiB"; None
+            takes `MEMORY_SHARE` of the available memory, and no more than the sequences can use.
+        block_size: tokens of a KV block.
+        max_num_seqs: sequences that run at once.
+        max_num_batched_tokens: token budget of one step.
+        max_model_len: tokens of one sequence, prompt and output together; None is the model's own
+            limit or what the arena holds, whichever is less.
+        seed: from which requests without a seed of their own get theirs; None draws fresh ones.
+        kernels: backend of the kernels; "reference" is slow and written to be read.
+        threads: CPU threads of the kernels; None is all usable cores.
+        served_model_name: the name the server answers to; None is the folder's name.
+        check_states: also check every step that the recurrent states are finite (slow; for debugging).
+
+    Raises:
+        ConfigError: a value of the wrong kind or out of range, with the limit.
+    """
+
+    model: str
+    dtype: str = "auto"
+    kv_dtype: str = "auto"
+    memory: int | str | None = None
+    block_size: int = 64
+    max_num_seqs: int = 64
+    max_num_batched_tokens: int = 2048
+    max_model_len: int | None = None
+    seed: int | None = None
+    kernels: str = "cpu"
+    threads: int | None = None
+    served_model_name: str | None = None
+    check_states: bool = False
+
+    def __post_init__(self) -> None:
+        _text("model", self.model)
+        _choice("dtype", self.dtype, DTYPES)
+        _choice("kv_dtype", self.kv_dtype, DTYPES)
+        _choice("kernels", self.kernels, KERNELS)
+        if self.memory is not None:
+            parse_bytes(self.memory)
+        for name in ("block_size", "max_num_seqs", "max_num_batched_tokens"):
+            _integer(name, getattr(self, name), low=1)
+        if self.max_model_len is not None:
+            _integer("max_model_len", self.max_model_len, low=2)  # a prompt token and an output token
+        if self.threads is not None:
+            _integer("threads", self.threads, low=1, high=MAX_THREADS)
+        if self.seed is not None:
+            _integer("seed", self.seed, low=-(1 << 63), high=(1 << 63) - 1)
+        if self.served_model_name is not None:
+            _text("served_model_name", self.served_model_name)
+            if any("\ud800" <= char <= "\udfff" for char in self.served_model_name):
+                raise ConfigError(f"served_model_name must be UTF-8. Given: {self.served_model_name!r}.")
+        if not isinstance(self.check_states, bool):
+            raise ConfigError(f"check_states must be true or false. Given: {self.check_states!r}.")
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any]) -> EngineConfig:
+        """Build from named options, such as keyword arguments or a command line's.
+
+        Raises:
+            ConfigError: an unknown option (with the nearest match), a missing or a wrong one.
+        """
+        known = cls.__struct_fields__
+        for name in options:
+            if name not in known:
+                raise ConfigError(
+                    f"Unknown option {name!r}.{nearest(name, known)} Known: {', '.join(known)}."
+                )
+        if "model" not in options:
+            raise ConfigError("The option 'model' is missing: name the checkpoint's folder.")
+        given = dict(options)
+        if isinstance(given["model"], os.PathLike):
+            given["model"] = os.fspath(given["model"])
+        return cls(**given)
+
+    @property
+    def resolved_dtype(self) -> str:
+        """Dtype of weights, activations and convolution windows."""
+        return "float32" if self.dtype == "auto" else self.dtype
+
+    @property
+    def resolved_kv_dtype(self) -> str:
+        """Dtype of the cached KV."""
+        return self.resolved_dtype if self.kv_dtype == "auto" else self.kv_dtype
+
+    @property
+    def resolved_recurrent_dtype(self) -> str:
+        """Dtype of the recurrent matrices: float32, and float64 only in a float64 engine."""
+        return "float64" if self.resolved_dtype == "float64" else "float32"
+
+    def layout_options(self) -> dict[str, int]:
+        """Keyword arguments for `milepost.memory.layout.paged_layout`."""
+        return {
+            "block_size": self.block_size,
+            "kv_itemsize": DTYPE_ITEMSIZE[self.resolved_kv_dtype],
+            "conv_itemsize": DTYPE_ITEMSIZE[self.resolved_dtype],
+            "recurrent_itemsize": DTYPE_ITEMSIZE[self.resolved_recurrent_dtype],
+        }
+
+
+class ResolvedConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """The engine's numbers; see `EngineConfig` for their meaning. Built by `milepost.memory.sizing.resolve`.
+
+    Attributes:
+        num_pages: pages of the arena, the dummy page counted.
+        memory_bytes: bytes of the arena, ``num_pages * page_bytes``.
+    """
+
+    dtype: str
+    kv_dtype: str
+    recurrent_dtype: str
+    num_pages: int
+    memory_bytes: int
+    max_model_len: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    seed: int | None
+    kernels: str
+    threads: int
+    served_model_name: str
+    check_states: bool
+
+
+def _integer(name: str, value: object, *, low: int, high: int | None = None) -> None:
+    limit = f"at least {low}" if high is None else f"between {low} and {high}"
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ConfigError(f"{name} must be an integer, {limit}. Given: {value!r}.")
+    if value < low or (high is not None and value > high):
+        raise ConfigError(f"{name} must be {limit}. Given: {value}.")
+
+
+def _text(name: str, value: object) -> None:
+    if not isinstance(value, str) or not value:
+        raise ConfigError(f"{name} must be a non-empty string. Given: {value!r}.")
+
+
+def _choice(name: str, value: object, known: Collection[str]) -> None:
+    if value not in known:
+        raise ConfigError(one_of(name, value, known))

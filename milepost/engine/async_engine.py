@@ -1,0 +1,343 @@
+"""The async front: many clients on event loops, one thread that steps.
+
+The thread owns the engine. Clients never touch it: they put commands (start, abort) on a list that
+the thread empties before each step, and read outputs from a mailbox of their own. So no client
+waits for a step, and no step waits for a client; outputs that a slow client has not taken yet
+merge into one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from functools import partial
+
+import msgspec
+
+from milepost.engine.engine import Engine, failure_sentence
+from milepost.engine.reports import EngineStats
+from milepost.errors import EngineStoppedError, MilepostError, RequestError
+from milepost.scheduler.limits import Limits
+from milepost.types import FinishReason, Request, RequestOutput, Usage
+
+__all__ = ["AsyncEngine", "OutputStream"]
+
+logger = logging.getLogger(__name__)
+
+
+class OutputStream:
+    """Outputs of one request, for one consumer on one event loop.
+
+    Iterate over it to the end, or `close` it: that aborts the request and never waits. Built by
+    `AsyncEngine.submit`.
+    """
+
+    def __init__(
+        self, request: Request, loop: asyncio.AbstractEventLoop, on_close: Callable[[OutputStream], None]
+    ) -> None:
+        self.request_id = request.request_id
+        self.loop = loop
+        self._on_close = on_close
+        self._num_prompt_tokens = len(request.prompt_token_ids)
+        self._lock = threading.Lock()
+        self._mail: list[RequestOutput] = []
+        self._arrived = asyncio.Event()
+        self._ended = False
+
+    def __aiter__(self) -> OutputStream:
+        return self
+
+    async def __anext__(self) -> RequestOutput:
+        """Everything new since the last call, merged; waits until there is something."""
+        if self._ended:
+            raise StopAsyncIteration
+        while True:
+            await self._arrived.wait()
+            # Cleared before the mail is taken: mail that comes in between sets it again or is taken now.
+            self._arrived.clear()
+            with self._lock:
+                mail, self._mail = self._mail, []
+            if mail:
+                output = _merged(mail)
+                self._ended = output.finished
+                return output
+
+    def close(self) -> None:
+        """Abort the request unless it has ended. Call it on the stream's own event loop."""
+        if not self._ended:
+            self._ended = True
+            self._on_close(self)
+
+    def put(self, output: RequestOutput) -> bool:
+        """Called by the engine's thread; True when the consumer must be woken (`wake`, on its loop)."""
+        with self._lock:
+            self._mail.append(output)
+            return len(self._mail) == 1
+
+    def wake(self) -> None:
+        """Let the consumer look into its mail; runs on the stream's loop."""
+        self._arrived.set()
+
+    def stillborn(self, reason: FinishReason, error: str | None) -> RequestOutput:
+        """The last output of a request that never got into the engine."""
+        usage = Usage(prompt_tokens=self._num_prompt_tokens, output_tokens=0)
+        return RequestOutput(request_id=self.request_id, finish_reason=reason, error=error, usage=usage)
+
+
+class AsyncEngine:
+    """Runs an `Engine` in a thread of its own, from construction until `stop`.
+
+    `submit`, `stream`, `drain` and `stop` belong on an event loop (any, also several); `abort`,
+    `limits` and `stats` are safe from any thread.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        # Guards everything below; `_changed` wakes the thread, `_idle` those who drain.
+        lock = threading.Lock()
+        self._changed = threading.Condition(lock)
+        self._idle = threading.Condition(lock)
+        self._commands: list[Callable[[], None]] = []
+        # Submitted and neither ended nor closed; and what is in the engine now. An id that is closed
+        # and submitted again is for a moment another stream in each.
+        self._open: dict[str, OutputStream] = {}
+        self._live: dict[str, OutputStream] = {}
+        self._busy = False
+        self._refusal: str | None = None
+        self._failure: str | None = None
+        self._stopping = False
+        self._stopped = False
+        self._stats = engine.stats()
+        self._thread = threading.Thread(target=self._run, name="milepost-engine", daemon=True)
+        self._thread.start()
+
+    @property
+    def failure(self) -> str | None:
+        """Why the engine stopped by itself, else None."""
+        return self._failure or self._engine.failure
+
+    @property
+    def limits(self) -> Limits:
+        """What can be served at all."""
+        return self._engine.limits
+
+    def stats(self) -> EngineStats:
+        """The snapshot that the thread took after its latest turn."""
+        return self._stats
+
+    def submit(self, request: Request) -> OutputStream:
+        """Accept a request; returns its outputs, which the caller must exhaust or close.
+
+        Raises:
+            RequestError: it can't be served, or its id is alive already.
+            EngineStoppedError: the engine drains, is stopped, or has failed.
+        """
+        self.limits.validate(request)
+        if not request.arrival_time:
+            request = msgspec.structs.replace(request, arrival_time=self._engine.clock())
+        stream = OutputStream(request, asyncio.get_running_loop(), self._on_close)
+        with self._changed:
+            refusal = self._refusal or self.failure
+            if refusal is not None:
+                raise EngineStoppedError(f"{refusal} No new requests are taken.")
+            if request.request_id in self._open:
+                raise RequestError(
+                    f"request_id must be unique among the requests alive. Given: {request.request_id!r}.",
+                    param="request_id",
+                )
+            self._open[request.request_id] = stream
+            self._commands.append(partial(self._start, stream, request))
+            self._changed.notify()
+        return stream
+
+    async def stream(self, request: Request) -> AsyncGenerator[RequestOutput, None]:
+        """Outputs of one request; leaving the iteration early aborts it and frees its pages at once.
+
+        Raises:
+            RequestError, EngineStoppedError: as `submit`, at the first output.
+        """
+        outputs = self.submit(request)
+        try:
+            async for output in outputs:
+                yield output
+        finally:
+            outputs.close()
+
+    def abort(self, request_id: str) -> None:
+        """End a request, whoever reads it; its stream gets a last output. Unknown ids are ignored."""
+        self._command(partial(self._abort_id, request_id))
+
+    async def drain(self, seconds: float | None = None) -> bool:
+        """Refuse new requests and wait until the others have ended, for at most `seconds`.
+
+        Returns:
+            whether all have ended. `stop` afterwards.
+        """
+        with self._changed:
+            self._refusal = self._refusal or "The engine is draining."
+        return await asyncio.to_thread(self._wait_until_idle, seconds)
+
+    async def stop(self) -> None:
+        """Abort what is alive, close the engine and end its thread; safe to call twice."""
+        with self._changed:
+            self._refusal = "The engine is stopped."
+            self._stopping = True
+            self._changed.notify()
+        await asyncio.to_thread(self._thread.join)
+
+    # -- clients' side, under the lock -----------------------------------------------------------
+
+    def _command(self, command: Callable[[], None]) -> None:
+        with self._changed:
+            if not self._stopped:
+                self._commands.append(command)
+                self._changed.notify()
+
+    def _on_close(self, stream: OutputStream) -> None:
+        with self._changed:
+            if self._open.get(stream.request_id) is stream:
+                # The id may come again at once: commands keep their order, the abort is applied first.
+                del self._open[stream.request_id]
+        self._command(partial(self._abort, stream))
+
+    def _wait_until_idle(self, seconds: float | None) -> bool:
+        with self._idle:
+            return self._idle.wait_for(self._is_idle, seconds)
+
+    def _is_idle(self) -> bool:
+        return not (self._busy or self._commands or self._live)
+
+    # -- the engine's thread ---------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while (commands := self._next_turn()) is not None:
+                for command in commands:
+                    command()
+                self._deliver(self._engine.step())
+                self._stats = self._engine.stats()
+        except Exception as error:
+            logger.exception("The engine's thread failed")
+            self._shut(FinishReason.ERROR, failure_sentence("The engine failed", error))
+        else:
+            self._shut(FinishReason.ABORT, None)
+
+    def _next_turn(self) -> Sequence[Callable[[], None]] | None:
+        """Wait for something to do; the commands of this turn, None when it is time to stop."""
+        with self._changed:
+            self._busy = False
+            if self._is_idle():
+                self._idle.notify_all()
+            self._changed.wait_for(lambda: self._stopping or self._commands or self._live)
+            if self._stopping:
+                return None
+            commands, self._commands = self._commands, []
+            self._busy = True
+            return commands
+
+    def _start(self, stream: OutputStream, request: Request) -> None:
+        try:
+            self._engine.submit(request)
+        except MilepostError as error:
+            # It was validated, so the engine has failed since.
+            self._end(stream, stream.stillborn(FinishReason.ERROR, str(error)))
+        else:
+            with self._changed:
+                self._live[request.request_id] = stream
+
+    def _abort(self, stream: OutputStream) -> None:
+        if self._live.get(stream.request_id) is stream:
+            output = self._engine.abort(stream.request_id)
+            if output is not None:
+                self._end(stream, output)
+
+    def _abort_id(self, request_id: str) -> None:
+        stream = self._live.get(request_id)
+        if stream is not None:
+            self._abort(stream)
+
+    def _end(self, stream: OutputStream, output: RequestOutput) -> None:
+        """Deliver a last output outside a step."""
+        self._forget(stream)
+        if stream.put(output):
+            self._wake([stream])
+
+    def _forget(self, stream: OutputStream) -> None:
+        with self._changed:
+            for streams in (self._live, self._open):
+                if streams.get(stream.request_id) is stream:
+                    del streams[stream.request_id]
+
+    def _deliver(self, outputs: Iterable[RequestOutput]) -> None:
+        sleeping: dict[asyncio.AbstractEventLoop, list[OutputStream]] = {}
+        for output in outputs:
+            stream = self._live[output.request_id]
+            if output.finished:
+                self._forget(stream)
+            elif stream.loop.is_closed():
+                self._disconnect(stream)
+                continue
+            if stream.put(output):
+                sleeping.setdefault(stream.loop, []).append(stream)
+        for streams in sleeping.values():
+            self._wake(streams)
+
+    def _wake(self, streams: list[OutputStream]) -> None:
+        """Wake consumers of one loop with one call."""
+        # A loop that has just been closed raises; the next delivery sees that it is closed.
+        with contextlib.suppress(RuntimeError):
+            streams[0].loop.call_soon_threadsafe(_wake_all, streams)
+
+    def _disconnect(self, stream: OutputStream) -> None:
+        """End a request whose event loop is gone, so that nobody can ever read it."""
+        self._engine.abort(stream.request_id)
+        self._forget(stream)
+
+    def _shut(self, reason: FinishReason, error: str | None) -> None:
+        """End everything that is still open, with one last output each, and close the engine."""
+        with self._changed:
+            self._failure = error
+            self._refusal = self._refusal or error or "The engine is stopped."
+            self._stopped = True
+            commands, self._commands = self._commands, []
+        if reason is FinishReason.ERROR:
+            self._end_all(reason, error)
+            commands = []
+        try:
+            for command in commands:
+                command()
+            self._deliver(output for output in self._engine.close() if output.request_id in self._live)
+        except Exception:
+            logger.exception("The engine could not be closed cleanly")
+        self._end_all(reason, error)
+        self._stats = self._engine.stats()
+        with self._changed:
+            self._busy = False
+            self._idle.notify_all()
+
+    def _end_all(self, reason: FinishReason, error: str | None) -> None:
+        with self._changed:
+            streams = {id(stream): stream for stream in [*self._live.values(), *self._open.values()]}
+        for stream in streams.values():
+            self._end(stream, stream.stillborn(reason, error))
+
+
+def _wake_all(streams: list[OutputStream]) -> None:
+    for stream in streams:
+        stream.wake()
+
+
+def _merged(outputs: list[RequestOutput]) -> RequestOutput:
+    """One output that says what all of them say, in order."""
+    last = outputs[-1]
+    if len(outputs) == 1:
+        return last
+    return msgspec.structs.replace(
+        last,
+        text="".join(output.text for output in outputs),
+        token_ids=tuple(token for output in outputs for token in output.token_ids),
+        logprobs=tuple(logprob for output in outputs for logprob in output.logprobs),
+    )

@@ -1,0 +1,114 @@
+"""Tokens to text as they come: whole characters only, and never a part of a stop string."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterable
+from typing import Protocol
+
+__all__ = ["Detokenizer", "StopMatcher", "TokenDecoder"]
+
+
+class TokenDecoder(Protocol):
+    """All that turning tokens into text needs of a tokenizer."""
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """Bytes that the token stands for; never raises.
+
+        Empty for a special token that text must not show, and for an id that the tokenizer does not
+        know: a model's vocabulary may be larger.
+        """
+        ...
+
+
+class StopMatcher:
+    """Finds stop strings in text that arrives in pieces, whatever the pieces' borders.
+
+    The stop string that is complete first wins; of several that end with the same character the
+    longest does. So the answer depends on the text alone, not on how it was cut.
+    Each stop string keeps one number, how much of it the text ends with (Knuth, Morris and Pratt's
+    automaton), so a character costs constant time however long the strings are.
+    """
+
+    def __init__(self, stops: tuple[str, ...]) -> None:
+        # Longest first, so that the first complete one found is the longest.
+        self._stops = sorted(stops, key=len, reverse=True)
+        self._fallbacks = [_fallbacks(stop) for stop in self._stops]
+        self._matched = [0] * len(self._stops)
+        self._held = ""
+
+    def push(self, text: str) -> tuple[str, str | None]:
+        """Take more text.
+
+        Returns:
+            the text that can't become part of a stop string any more, and the stop string if one is
+            complete now: the text then ends before it, and nothing may be pushed afterwards.
+        """
+        if not self._stops:
+            return text, None
+        pending = self._held + text
+        for index in range(len(self._held), len(pending)):
+            stop = self._step(pending[index])
+            if stop is not None:
+                self._held = ""
+                return pending[: index + 1 - len(stop)], stop
+        cut = len(pending) - max(self._matched)
+        self._held = pending[cut:]
+        return pending[:cut], None
+
+    def flush(self) -> str:
+        """The text still held back; the end has come, so it is no stop string."""
+        held, self._held = self._held, ""
+        return held
+
+    def _step(self, char: str) -> str | None:
+        """Let one character pass; the longest stop string that it completes."""
+        complete: str | None = None
+        for which, stop in enumerate(self._stops):
+            matched = self._matched[which]
+            while matched and stop[matched] != char:
+                matched = self._fallbacks[which][matched]
+            matched += stop[matched] == char
+            self._matched[which] = matched
+            if matched == len(stop) and complete is None:
+                complete = stop
+        return complete
+
+
+class Detokenizer:
+    """Text of one request's output.
+
+    Bytes that are no UTF-8 become U+FFFD exactly as ``bytes.decode(errors="replace")`` has it, once
+    they can't become a character any more. All pieces together are the whole text.
+
+    Args:
+        decoder: the tokenizer's side.
+        stops: stop strings.
+    """
+
+    def __init__(self, decoder: TokenDecoder, stops: tuple[str, ...] = ()) -> None:
+        self._decoder = decoder
+        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+        self._matcher = StopMatcher(stops)
+
+    def push(self, token_ids: Iterable[int]) -> tuple[str, str | None]:
+        """Take tokens; returns the text to show now and the stop string that they complete, if any."""
+        data = b"".join(self._decoder.token_bytes(token_id) for token_id in token_ids)
+        return self._matcher.push(self._utf8.decode(data))
+
+    def flush(self) -> tuple[str, str | None]:
+        """The rest of the text, after the last token; half a character becomes U+FFFD."""
+        text, stop = self._matcher.push(self._utf8.decode(b"", final=True))
+        return text + self._matcher.flush(), stop
+
+
+def _fallbacks(stop: str) -> list[int]:
+    """For each matched length, the next shorter prefix of `stop` that is also a suffix of that part."""
+    fallbacks = [0] * (len(stop) + 1)
+    matched = 0
+    for index in range(1, len(stop)):
+        while matched and stop[matched] != stop[index]:
+            matched = fallbacks[matched]
+        matched += stop[matched] == stop[index]
+        fallbacks[index + 1] = matched
+    return fallbacks

@@ -1,0 +1,252 @@
+"""The step loop: requests in, outputs out, one step at a time in the caller's thread."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+from milepost.engine.detokenizer import Detokenizer, TokenDecoder
+from milepost.engine.executor import Executor
+from milepost.engine.reports import EngineObserver, EngineStats
+from milepost.errors import EngineStoppedError
+from milepost.scheduler.limits import Limits
+from milepost.scheduler.reports import TokenUpdate
+from milepost.scheduler.scheduler import Scheduler
+from milepost.types import FinishReason, Request, RequestOutput, Usage
+
+__all__ = ["Engine", "failure_sentence"]
+
+logger = logging.getLogger(__name__)
+
+
+class _Live:
+    """A request between its acceptance and its last output."""
+
+    __slots__ = ("arrived", "detokenizer", "last_token", "request_id", "usage")
+
+    def __init__(self, request: Request, decoder: TokenDecoder, arrived: float) -> None:
+        self.request_id = request.request_id
+        self.detokenizer = Detokenizer(decoder, request.sampling.stop)
+        self.arrived = arrived
+        self.last_token: float | None = None
+        self.usage = Usage(prompt_tokens=len(request.prompt_token_ids), output_tokens=0)
+
+
+class Engine:
+    """Drives scheduler, executor and detokeniser; the heart of every front.
+
+    Every accepted request ends in exactly one output with a finish reason: from `step`, from
+    `abort` or from `close`. When the executor fails (raises), every request alive ends with
+    `FinishReason.ERROR` in that step's outputs, and the engine takes no more.
+
+    Not thread-safe, `limits` apart; `AsyncEngine` is the front for threads and event loops.
+
+    Args:
+        executor: computes the steps; the engine closes it.
+        scheduler: plans the steps; used by nobody else.
+        decoder: token ids to bytes.
+        clock: seconds, for latencies; requests whose ``arrival_time`` is set must use the same.
+        observer: told of latencies, or None.
+    """
+
+    def __init__(
+        self,
+        executor: Executor,
+        scheduler: Scheduler,
+        decoder: TokenDecoder,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        observer: EngineObserver | None = None,
+    ) -> None:
+        self._executor = executor
+        self._scheduler = scheduler
+        self._decoder = decoder
+        self._clock = clock
+        self._observer = observer
+        self._live: dict[str, _Live] = {}
+        self._closed = False
+        self._failure: str | None = None
+        self._prompt_tokens = 0
+        self._output_tokens = 0
+        self._finished = dict.fromkeys(FinishReason, 0)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether any request is alive, so that `step` has something to do."""
+        return bool(self._live)
+
+    @property
+    def failure(self) -> str | None:
+        """Why the engine takes no more requests after the executor failed, else None."""
+        return self._failure
+
+    @property
+    def limits(self) -> Limits:
+        """What can be served at all; safe to ask from any thread."""
+        return self._scheduler.limits
+
+    @property
+    def clock(self) -> Callable[[], float]:
+        """The engine's clock, in seconds."""
+        return self._clock
+
+    def submit(self, request: Request) -> None:
+        """Accept a request.
+
+        Raises:
+            RequestError: it can't be served, or its id is alive already.
+            EngineStoppedError: the engine is closed or has failed.
+        """
+        if self._closed:
+            raise EngineStoppedError("The engine is closed and takes no new requests. Start another one.")
+        if self._failure is not None:
+            raise EngineStoppedError(f"{self._failure} It takes no new requests. Start it again.")
+        live = _Live(request, self._decoder, request.arrival_time or self._clock())
+        self._scheduler.add(request)
+        self._live[request.request_id] = live
+        self._prompt_tokens += len(request.prompt_token_ids)
+
+    def step(self) -> list[RequestOutput]:
+        """Run one step; returns what it brought, at most one output a request.
+
+        An empty list is normal: a chunk of a long prompt draws nothing.
+        """
+        if not self._live:
+            return []
+        if self._failure is not None:
+            return self._end_all(self._failure)
+        try:
+            batch = self._scheduler.schedule()
+            if batch is None:
+                return []
+            result = self._executor.run(batch)
+            updates = self._scheduler.update(batch, result)
+        except Exception as error:  # noqa: BLE001 - whatever a step raises, every client gets its answer
+            return self._fail(error)
+        except BaseException:
+            # Interrupted in the middle of a step: what it wrote is unknown, so nothing may follow it.
+            self._failure = "The engine was interrupted in the middle of a step."
+            raise
+        now = self._clock()
+        return [self._output(update, now) for update in updates]
+
+    def abort(self, request_id: str) -> RequestOutput | None:
+        """End a request because its client gave up.
+
+        Its pages are free when this returns. Returns its last output, None when it isn't alive.
+        """
+        update = self._scheduler.abort(request_id)
+        return None if update is None else self._output(update, self._clock())
+
+    def close(self) -> list[RequestOutput]:
+        """Abort what is alive and close the executor; safe to call twice.
+
+        Returns:
+            the last outputs of the requests that were alive.
+        """
+        if self._closed:
+            return []
+        self._closed = True
+        try:
+            aborted = [self.abort(request_id) for request_id in [*self._live]]
+        finally:
+            self._executor.close()
+        return [output for output in aborted if output is not None]
+
+    def stats(self) -> EngineStats:
+        """A snapshot for metrics."""
+        return EngineStats(
+            scheduler=self._scheduler.stats(),
+            prompt_tokens=self._prompt_tokens,
+            output_tokens=self._output_tokens,
+            finished=dict(self._finished),
+            failure=self._failure,
+        )
+
+    def _output(self, update: TokenUpdate, now: float) -> RequestOutput:
+        live = self._live[update.request_id]
+        live.usage = update.usage
+        self._observe_tokens(live, len(update.token_ids), now)
+        reason, stop_reason = update.finish_reason, update.stop_reason
+        # A stop token ends the reply and is no part of its text.
+        shown = update.token_ids[:-1] if reason is FinishReason.STOP else update.token_ids
+        text, stop = live.detokenizer.push(shown)
+        if stop is None and reason is not None:
+            rest, stop = live.detokenizer.flush()
+            text += rest
+        if stop is not None and reason not in (FinishReason.ABORT, FinishReason.ERROR):
+            if reason is None:
+                self._scheduler.finish(update.request_id, FinishReason.STOP)
+            return self._final(live, update, text, FinishReason.STOP, stop, now)
+        if reason is not None:
+            return self._final(live, update, text, reason, stop_reason, now)
+        return RequestOutput(
+            request_id=update.request_id,
+            text=text,
+            token_ids=update.token_ids,
+            logprobs=update.logprobs,
+            usage=update.usage,
+        )
+
+    def _final(
+        self,
+        live: _Live,
+        update: TokenUpdate,
+        text: str,
+        reason: FinishReason,
+        stop_reason: str | int | None,
+        now: float,
+    ) -> RequestOutput:
+        del self._live[live.request_id]
+        self._finished[reason] += 1
+        if self._observer is not None:
+            self._observer.finished(reason, live.usage, now - live.arrived)
+        return RequestOutput(
+            request_id=live.request_id,
+            text=text,
+            token_ids=update.token_ids,
+            logprobs=update.logprobs,
+            finish_reason=reason,
+            stop_reason=stop_reason,
+            error=update.error,
+            usage=live.usage,
+        )
+
+    def _observe_tokens(self, live: _Live, count: int, now: float) -> None:
+        self._output_tokens += count
+        if count == 0:
+            return
+        if self._observer is not None:
+            if live.last_token is None:
+                self._observer.first_token(now - live.arrived)
+            else:
+                self._observer.next_token(now - live.last_token)
+        live.last_token = now
+
+    def _fail(self, error: Exception) -> list[RequestOutput]:
+        """End everything after an exception in a step: in the executor, or a bug of our own."""
+        self._failure = failure_sentence("The engine failed in a step", error)
+        logger.error("The engine failed; %d requests end with it", len(self._live), exc_info=error)
+        return self._end_all(self._failure)
+
+    def _end_all(self, failure: str) -> list[RequestOutput]:
+        """End every request alive, after a step that failed or was interrupted."""
+        try:
+            self._scheduler.abandon()
+        except Exception:
+            # The outputs below don't depend on the scheduler, and nothing runs on it any more.
+            logger.exception("The scheduler could not give its pages back")
+        now = self._clock()
+        return [self._output(self._failed(live, failure), now) for live in [*self._live.values()]]
+
+    @staticmethod
+    def _failed(live: _Live, failure: str) -> TokenUpdate:
+        return TokenUpdate(
+            request_id=live.request_id, finish_reason=FinishReason.ERROR, error=failure, usage=live.usage
+        )
+
+
+def failure_sentence(what: str, error: BaseException) -> str:
+    """What failed and why, as one sentence for the user."""
+    return f"{what}: {type(error).__name__}: {str(error).rstrip('.')}."

@@ -1,0 +1,224 @@
+"""The engine for Python users: prompts and conversations in, text out, in the caller's own thread."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import count
+from types import TracebackType
+from typing import Any
+
+from milepost.chat.reply import ReplyParser, collect_reply
+from milepost.chat.tokenizer import Tokenizer
+from milepost.config import EngineConfig, ResolvedConfig
+from milepost.engine.mailboxes import Mailboxes
+from milepost.engine.reports import EngineStats
+from milepost.errors import RequestError
+from milepost.llm.loading import load_engine
+from milepost.llm.results import ChatCompletion, Completion, completion_of
+from milepost.llm.streams import ChatStream, TokenStream, raise_if_failed
+from milepost.memory.layout import PagedLayout
+from milepost.models.weights import Progress
+from milepost.types import Request, RequestOutput, SamplingParams
+
+__all__ = ["LLM"]
+
+Prompt = str | Sequence[int]
+Messages = Sequence[Mapping[str, Any]]
+
+
+class LLM:
+    """A model ready to answer, from any threads. Use it as a context manager, or `close` it.
+
+    Args:
+        model: the checkpoint's folder.
+        progress: called with (bytes read, bytes to read) while weights load.
+        options: the other options of `milepost.config.EngineConfig`.
+
+    Raises:
+        ConfigError: an unknown option (with the nearest match), or one that doesn't fit.
+        CheckpointError: the checkpoint can't be used.
+        TokenizerError: its tokenizer can't be used.
+    """
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str],
+        *,
+        progress: Progress | None = None,
+        **options: Any,  # noqa: ANN401  # EngineConfig checks names and values
+    ) -> None:
+        config = EngineConfig.from_options({"model": model, **options})
+        self._loaded = load_engine(config, progress=progress)
+        self._mailboxes = Mailboxes(self._loaded.engine)
+        self._numbers = count()
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer."""
+        return self._loaded.tokenizer
+
+    @property
+    def layout(self) -> PagedLayout:
+        """How states and KV lie in pages."""
+        return self._loaded.layout
+
+    @property
+    def config(self) -> ResolvedConfig:
+        """The engine's numbers."""
+        return self._loaded.config
+
+    def stats(self) -> EngineStats:
+        """The engine's counters."""
+        return self._loaded.engine.stats()
+
+    def close(self) -> None:
+        """Give the arena's memory back; the object answers nothing afterwards. Safe to call twice."""
+        self._mailboxes.close()
+
+    def generate(
+        self, prompts: Prompt | Sequence[Prompt], sampling: SamplingParams | None = None
+    ) -> list[Completion]:
+        """Continue prompts, all of them together.
+
+        Args:
+            prompts: one prompt or several, each as text or as token ids.
+            sampling: how tokens are drawn and when a reply ends.
+
+        Returns:
+            one completion a prompt, in their order.
+
+        Raises:
+            RequestTooLargeError: a prompt is over the limit; nothing is run.
+            RequestError: a prompt is empty or holds an id outside the vocabulary; nothing is run.
+            ExecutionError: a request failed while it ran; the others are aborted.
+        """
+        listed = _listed(prompts)
+        requests = [self._prompt_request(prompt, sampling) for prompt in listed]
+        return [completion_of(outputs) for outputs in self._run(requests)]
+
+    def chat(
+        self,
+        messages: Messages,
+        sampling: SamplingParams | None = None,
+        **form: Any,  # noqa: ANN401
+    ) -> ChatCompletion:
+        """Answer a conversation.
+
+        Args:
+            messages: OpenAI-style messages.
+            sampling: how tokens are drawn and when the reply ends.
+            form: the other arguments of `ChatEncoding.encode`, such as ``thinking=True``.
+
+        Raises:
+            RequestError, ExecutionError: as `generate`.
+        """
+        return self.chat_all([messages], sampling, **form)[0]
+
+    def chat_all(
+        self,
+        conversations: Sequence[Messages],
+        sampling: SamplingParams | None = None,
+        **form: Any,  # noqa: ANN401  # the encoding checks names and values
+    ) -> list[ChatCompletion]:
+        """Answer conversations, all of them together; see `chat`."""
+        pairs = [self._chat_request(messages, sampling, form) for messages in conversations]
+        runs = self._run([request for request, _ in pairs])
+        return [
+            ChatCompletion(
+                reply=collect_reply([parser.feed(output) for output in outputs]),
+                completion=completion_of(outputs),
+            )
+            for (_, parser), outputs in zip(pairs, runs, strict=True)
+        ]
+
+    def stream(self, prompt: Prompt, sampling: SamplingParams | None = None) -> TokenStream:
+        """Continue one prompt, token by token; see `generate` for arguments and errors."""
+        request = self._prompt_request(prompt, sampling)
+        return TokenStream(self._mailboxes, request)
+
+    def stream_chat(
+        self,
+        messages: Messages,
+        sampling: SamplingParams | None = None,
+        **form: Any,  # noqa: ANN401
+    ) -> ChatStream:
+        """Answer a conversation as it comes; see `chat` for arguments and errors."""
+        request, parser = self._chat_request(messages, sampling, form)
+        return ChatStream(TokenStream(self._mailboxes, request), parser)
+
+    def _prompt_request(self, prompt: Prompt, sampling: SamplingParams | None) -> Request:
+        if isinstance(prompt, str):
+            return self._request(tuple(self.tokenizer.encode(prompt)), (), sampling)
+        if isinstance(prompt, bytes | Mapping) or not isinstance(prompt, Iterable):
+            raise RequestError(
+                f"A prompt must be text or token ids. Given: {type(prompt).__name__}.", param="prompts"
+            )
+        return self._request(tuple(prompt), (), sampling)
+
+    def _chat_request(
+        self, messages: Messages, sampling: SamplingParams | None, form: Mapping[str, Any]
+    ) -> tuple[Request, ReplyParser]:
+        encoding = self._loaded.encoding
+        prompt = encoding.encode(messages, **form)
+        request = self._request(prompt.token_ids, prompt.message_ends, sampling)
+        return request, encoding.reply_parser(prompt)
+
+    def _request(
+        self, token_ids: tuple[int, ...], message_ends: tuple[int, ...], sampling: SamplingParams | None
+    ) -> Request:
+        request = Request(
+            request_id=f"llm-{next(self._numbers)}",
+            prompt_token_ids=token_ids,
+            sampling=sampling or SamplingParams(),
+            message_ends=message_ends,
+        )
+        self._loaded.engine.limits.validate(request)
+        return request
+
+    def _run(self, requests: Sequence[Request]) -> list[list[RequestOutput]]:
+        """All outputs of each request, in the requests' order."""
+        outputs: dict[str, list[RequestOutput]] = {request.request_id: [] for request in requests}
+        try:
+            for request in requests:
+                self._mailboxes.submit(request)
+            running = len(requests)
+            while running:
+                for output in self._mailboxes.take(outputs):
+                    raise_if_failed(output)
+                    outputs[output.request_id].append(output)
+                    running -= output.finished
+        finally:
+            for request in requests:
+                self._mailboxes.abort(request.request_id)
+        return [outputs[request.request_id] for request in requests]
+
+
+def _listed(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    """Several prompts from one or several."""
+    if isinstance(prompts, str):
+        return [prompts]
+    if isinstance(prompts, bytes | Mapping) or not isinstance(prompts, Iterable):
+        raise RequestError(
+            f"prompts must be text or lists of token ids. Given: {type(prompts).__name__}.", param="prompts"
+        )
+    listed = list(prompts)
+    if listed and all(isinstance(item, int) for item in listed):
+        return [listed]  # type: ignore[list-item]  # just seen to be ids
+    for i, prompt in enumerate(listed):
+        if isinstance(prompt, int):
+            raise RequestError(
+                f"prompts must be text or lists of token ids. Given: a number at place {i}.", param="prompts"
+            )
+    return listed  # type: ignore[return-value]  # just seen to hold no bare id

@@ -1,0 +1,91 @@
+"""From a checkpoint folder and options to a running engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from milepost.chat.encoding import ChatEncoding
+from milepost.chat.families import chat_encoding
+from milepost.chat.tokenizer import Tokenizer
+from milepost.chat.tokenizer_folder import load_tokenizer
+from milepost.config import EngineConfig, ResolvedConfig
+from milepost.config_json import read_model_spec
+from milepost.engine.engine import Engine
+from milepost.engine.reports import EngineObserver
+from milepost.kernels.ops import load_ops
+from milepost.memory.layout import PagedLayout, paged_layout
+from milepost.memory.pool import PagePool
+from milepost.memory.sizing import resolve
+from milepost.models.loader import load_model, weight_bytes
+from milepost.models.weights import Progress
+from milepost.runtime.dtypes import torch_dtype
+from milepost.runtime.model_runner import ModelRunner
+from milepost.scheduler.config import SchedulerConfig
+from milepost.scheduler.scheduler import Scheduler
+
+__all__ = ["LoadedEngine", "load_engine"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadedEngine:
+    """A running engine and what it was built from.
+
+    Attributes:
+        engine: the step loop; close it when done.
+        tokenizer: the checkpoint's.
+        encoding: the chat encoding of the model's family.
+        layout: how states and KV lie in pages.
+        config: the engine's numbers.
+    """
+
+    engine: Engine
+    tokenizer: Tokenizer
+    encoding: ChatEncoding
+    layout: PagedLayout
+    config: ResolvedConfig
+
+
+def load_engine(
+    config: EngineConfig, *, progress: Progress | None = None, observer: EngineObserver | None = None
+) -> LoadedEngine:
+    """Load a checkpoint and build an engine that serves it.
+
+    What is wrong with the options, the config or the tokenizer is found before any weight is read.
+
+    Args:
+        config: what the user asked for.
+        progress: called with (bytes read, bytes to read) while weights load.
+        observer: told of the engine's latencies.
+
+    Raises:
+        CheckpointError: the checkpoint can't be used.
+        TokenizerError: its tokenizer can't be used.
+        ConfigError: the options don't fit the model or the machine.
+    """
+    folder = Path(config.model)
+    spec = read_model_spec(folder)
+    tokenizer = load_tokenizer(folder, model_vocab_size=spec.vocab_size)
+    encoding = chat_encoding(spec.family.value, tokenizer)
+    layout = paged_layout(spec, **config.layout_options())
+    dtype = torch_dtype(config.resolved_dtype)
+    resolved = resolve(config, spec, layout, weight_bytes=weight_bytes(spec, dtype))
+    torch.set_num_threads(resolved.threads)
+    model = load_model(folder, dtype=dtype, ops=load_ops(resolved.kernels), progress=progress)
+    scheduler = Scheduler(
+        SchedulerConfig(
+            max_model_len=resolved.max_model_len,
+            token_budget=resolved.max_num_batched_tokens,
+            max_num_seqs=resolved.max_num_seqs,
+            stop_token_ids=tuple(dict.fromkeys(spec.stop_token_ids + encoding.stop_token_ids)),
+            vocab_size=spec.vocab_size,
+        ),
+        layout,
+        PagePool(resolved.num_pages),
+    )
+    runner = ModelRunner.from_config(model, layout, resolved)
+    runner.warm_up()
+    engine = Engine(runner, scheduler, tokenizer, observer=observer)
+    return LoadedEngine(engine=engine, tokenizer=tokenizer, encoding=encoding, layout=layout, config=resolved)

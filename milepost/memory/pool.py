@@ -1,0 +1,292 @@
+"""The page pool: the one place where a page's life is decided.
+
+A page is in exactly one state, and only the moves of `TRANSITIONS` exist:
+
+    free ──▶ reserved ──▶ writing ──▶ owned ──▶ free
+               │                        │
+               └──▶ free                └──▶ tainted ──▶ free
+
+    dummy      page 0: padding rows read and write it, no owner ever gets it
+    free       on the free list; its content means nothing
+    reserved   promised to a lease; no step may write it yet
+    writing    a step that is running writes it for the first time
+    owned      a completed step wrote it; its owner may go on writing it
+    tainted    its owner failed; it must be scrubbed before anyone reads it
+
+An owner holds its pages through a `Lease`: one life of one owner. A preempted request that comes
+back gets a new lease with a new generation number, so pages of its earlier life can't pass for
+pages of this one. While a step that writes any page of a lease is running, none can be released.
+"""
+
+from __future__ import annotations
+
+import enum
+from array import array
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from milepost.errors import ConfigError, InvariantError
+from milepost.memory.layout import DUMMY_PAGE
+
+__all__ = ["TRANSITIONS", "Lease", "PageCounts", "PagePool", "PageState"]
+
+
+class PageState(enum.IntEnum):
+    """Where a page stands in its life; see the module's picture."""
+
+    DUMMY = 0
+    FREE = 1
+    RESERVED = 2
+    WRITING = 3
+    OWNED = 4
+    TAINTED = 5
+
+
+TRANSITIONS: frozenset[tuple[PageState, PageState]] = frozenset(
+    {
+        (PageState.FREE, PageState.RESERVED),
+        (PageState.RESERVED, PageState.WRITING),
+        (PageState.RESERVED, PageState.FREE),
+        (PageState.WRITING, PageState.OWNED),
+        (PageState.OWNED, PageState.FREE),
+        (PageState.OWNED, PageState.TAINTED),
+        (PageState.TAINTED, PageState.FREE),
+    }
+)
+
+_HELD = (PageState.RESERVED, PageState.WRITING, PageState.OWNED)
+
+
+class Lease:
+    """One life of one owner of pages: opened, filled by `reserve`, emptied by `release`, closed.
+
+    Attributes:
+        owner: who it is, for messages.
+        generation: unique among all leases that the pool ever opened; written on each page.
+        num_pages: pages that the lease holds now.
+        in_step: whether a step that may write the lease's pages is running.
+    """
+
+    __slots__ = ("generation", "in_step", "num_pages", "owner")
+
+    def __init__(self, owner: str, generation: int) -> None:
+        self.owner = owner
+        self.generation = generation
+        self.num_pages = 0
+        self.in_step = False
+
+    def __repr__(self) -> str:
+        return f"Lease({self.owner!r}, generation {self.generation}, {self.num_pages} pages)"
+
+
+class PageCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """How many pages are in each state. They add up to `total`, the one dummy page included."""
+
+    free: int
+    reserved: int
+    writing: int
+    owned: int
+    tainted: int
+    total: int
+
+    @property
+    def held(self) -> int:
+        """Pages that some owner holds: reserved, writing or owned."""
+        return self.reserved + self.writing + self.owned
+
+
+class PagePool:
+    """`num_pages` pages, numbered from 0; page 0 is the dummy page.
+
+    Every operation costs time in proportion to the pages it names, never to the pool. A move that
+    `TRANSITIONS` does not know, or a page of somebody else, raises `InvariantError`: a bug in
+    Milepost, after which the pool must not be used.
+
+    Raises:
+        ConfigError: fewer than two pages, the dummy page and one to give.
+    """
+
+    def __init__(self, num_pages: int) -> None:
+        if num_pages < 2:
+            raise ConfigError(
+                f"The page pool needs at least 2 pages, one of them the dummy page. Given: {num_pages}. "
+                "Give the engine more memory."
+            )
+        self._states = bytearray([PageState.FREE]) * num_pages
+        self._states[DUMMY_PAGE] = PageState.DUMMY
+        self._generations = array("q", bytes(8 * num_pages))
+        # A stack: the page that was freed last is given first, while it is warm in the caches.
+        self._free = list(range(num_pages - 1, DUMMY_PAGE, -1))
+        self._tainted: list[int] = []
+        self._counts = [0] * len(PageState)
+        self._counts[PageState.DUMMY] = 1
+        self._counts[PageState.FREE] = num_pages - 1
+        self._leases: dict[int, Lease] = {}
+        self._last_generation = 0
+
+    @property
+    def num_pages(self) -> int:
+        """All pages, the dummy page included."""
+        return len(self._states)
+
+    @property
+    def num_usable(self) -> int:
+        """Pages that owners can hold: all but the dummy page."""
+        return len(self._states) - 1
+
+    @property
+    def num_free(self) -> int:
+        """Pages that can be reserved now."""
+        return len(self._free)
+
+    def counts(self) -> PageCounts:
+        """A snapshot of how many pages are in each state."""
+        return PageCounts(
+            free=self._counts[PageState.FREE],
+            reserved=self._counts[PageState.RESERVED],
+            writing=self._counts[PageState.WRITING],
+            owned=self._counts[PageState.OWNED],
+            tainted=self._counts[PageState.TAINTED],
+            total=self.num_pages,
+        )
+
+    def state_of(self, page: int) -> PageState:
+        """The state that `page` is in."""
+        return PageState(self._states[page])
+
+    def free_pages(self) -> Sequence[int]:
+        """A copy of the free list, for tests that poison what nobody owns."""
+        return tuple(self._free)
+
+    def open(self, owner: str) -> Lease:
+        """Start a life of `owner`, with a generation number of its own and no pages."""
+        self._last_generation += 1
+        lease = Lease(owner, self._last_generation)
+        self._leases[lease.generation] = lease
+        return lease
+
+    def reserve(self, lease: Lease, count: int) -> tuple[int, ...] | None:
+        """Move `count` free pages to `lease`: all of them, or None and nothing has changed."""
+        self._require_open(lease)
+        if count < 0:
+            raise InvariantError(f"{lease!r} reserves {count} pages")
+        if count > len(self._free):
+            return None
+        if count == 0:
+            return ()
+        pages = tuple(self._free[: -count - 1 : -1])
+        del self._free[-count:]
+        self._move(pages, PageState.RESERVED)
+        for page in pages:
+            self._generations[page] = lease.generation
+        lease.num_pages += count
+        return pages
+
+    def begin_step(self, lease: Lease, first_written: Iterable[int]) -> None:
+        """A step that may write the lease's pages is about to run.
+
+        Args:
+            lease: whose pages are written.
+            first_written: its reserved pages, which this step writes for the first time.
+        """
+        self._require_open(lease)
+        if lease.in_step:
+            raise InvariantError(f"{lease!r} is already part of a running step")
+        self._move(self._verified(lease, first_written), PageState.WRITING)
+        lease.in_step = True
+
+    def end_step(self, lease: Lease, first_written: Iterable[int]) -> None:
+        """The step of `begin_step` has come back: what it wrote is owned."""
+        if not lease.in_step:
+            raise InvariantError(f"{lease!r} is not part of a running step")
+        self._move(self._verified(lease, first_written), PageState.OWNED)
+        lease.in_step = False
+
+    def release(self, lease: Lease, pages: Iterable[int], *, tainted: bool = False) -> None:
+        """Give pages back.
+
+        Args:
+            lease: who holds them; no step that writes them may be running.
+            pages: reserved or owned pages of the lease.
+            tainted: the owner failed, so that owned pages must be scrubbed before they are read.
+        """
+        if lease.in_step:
+            raise InvariantError(f"{lease!r} can't release pages that a running step may write")
+        verified = self._verified(lease, pages)
+        if tainted:
+            # A reserved page was never written, so there is nothing to scrub.
+            written = [page for page in verified if self._states[page] == PageState.OWNED]
+            unwritten = [page for page in verified if self._states[page] != PageState.OWNED]
+            self._move(written, PageState.TAINTED)
+            self._tainted.extend(written)
+        else:
+            unwritten = verified
+        self._move(unwritten, PageState.FREE)
+        self._free.extend(unwritten)
+        lease.num_pages -= len(verified)
+
+    def close(self, lease: Lease) -> None:
+        """End a life; every page must have been released."""
+        self._require_open(lease)
+        if lease.num_pages or lease.in_step:
+            raise InvariantError(f"{lease!r} is closed while it holds pages or a step runs")
+        del self._leases[lease.generation]
+
+    def take_tainted(self) -> tuple[int, ...]:
+        """Free all tainted pages; the caller promises to scrub them before the next step's rows run."""
+        pages = tuple(self._tainted)
+        self._tainted.clear()
+        self._move(pages, PageState.FREE)
+        self._free.extend(pages)
+        return pages
+
+    def check(self) -> None:
+        """Prove conservation: each page in one state, in one place, of one open lease, and all counted.
+
+        Costs time in proportion to the pool; for tests.
+
+        Raises:
+            InvariantError: what does not hold.
+        """
+        recount = [0] * len(PageState)
+        held: dict[int, int] = {}
+        for page, state in enumerate(self._states):
+            recount[state] += 1
+            if state in _HELD:
+                held[self._generations[page]] = held.get(self._generations[page], 0) + 1
+        if recount != self._counts:
+            raise InvariantError(f"page counts {self._counts} do not match the pages' states {recount}")
+        if self._states[DUMMY_PAGE] != PageState.DUMMY or recount[PageState.DUMMY] != 1:
+            raise InvariantError("page 0 must be the one dummy page")
+        self._check_list("free", self._free, PageState.FREE)
+        self._check_list("tainted", self._tainted, PageState.TAINTED)
+        leased = {lease.generation: lease.num_pages for lease in self._leases.values() if lease.num_pages}
+        if held != leased:
+            raise InvariantError(f"pages by generation {held} do not match the open leases {leased}")
+
+    def _check_list(self, name: str, pages: list[int], state: PageState) -> None:
+        if len(set(pages)) != len(pages):
+            raise InvariantError(f"a page is twice on the {name} list")
+        if len(pages) != self._counts[state] or any(self._states[page] != state for page in pages):
+            raise InvariantError(f"the {name} list does not hold exactly the {name} pages")
+
+    def _require_open(self, lease: Lease) -> None:
+        if self._leases.get(lease.generation) is not lease:
+            raise InvariantError(f"{lease!r} is closed")
+
+    def _verified(self, lease: Lease, pages: Iterable[int]) -> list[int]:
+        verified = list(pages)
+        for page in verified:
+            if page <= DUMMY_PAGE or self._generations[page] != lease.generation:
+                raise InvariantError(f"page {page} does not belong to {lease!r}")
+        return verified
+
+    def _move(self, pages: Sequence[int], target: PageState) -> None:
+        for page in pages:
+            source = self._states[page]
+            if (source, target) not in TRANSITIONS:
+                raise InvariantError(f"page {page} can't go from {PageState(source).name} to {target.name}")
+            self._states[page] = target
+            self._counts[source] -= 1
+            self._counts[target] += 1

@@ -1,0 +1,120 @@
+"""Feed-forward networks: a dense gated MLP, and the mixture of experts with or without a latent.
+
+Kimi K3 technical report, equations 11-13 (LatentMoE); DeepSeek-V3 technical report, section 2.1.2.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear
+
+from milepost.kernels.grouped_experts import DenseExperts, ExpertWeights, Mxfp4Experts
+from milepost.kernels.mxfp4 import GROUP
+from milepost.kernels.ops import Ops
+from milepost.model_spec import Activation, ModelSpec
+from milepost.models.weights import WeightReader
+
+__all__ = ["FeedForward", "GatedMlp", "MixtureOfExperts", "build_feed_forward"]
+
+
+class GatedMlp:
+    """down(activation(gate x, up x)), with gate and up as one matrix."""
+
+    def __init__(
+        self, width: int, intermediate: int, activation: Activation, reader: WeightReader, ops: Ops
+    ) -> None:
+        self._activation = activation
+        self._ops = ops
+        parts = {"gate_proj.weight": intermediate, "up_proj.weight": intermediate}
+        self._gate_up = reader.rows(parts, width)
+        self._down = reader.tensor("down_proj.weight", width, intermediate)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[tokens, width] -> [tokens, width]."""
+        gate, up = linear(x, self._gate_up).chunk(2, dim=-1)
+        act = self._activation
+        return linear(self._ops.gated_activation(gate, up, act.name, act.gate_cap, act.up_cap), self._down)
+
+
+class MixtureOfExperts:
+    """Routed experts plus a shared one; K3's experts work in a latent of the hidden state.
+
+    The router and the shared expert read the full hidden state. The latent's norm sits on the
+    weighted sum over experts, before the up-projection.
+    """
+
+    def __init__(self, spec: ModelSpec, reader: WeightReader, ops: Ops) -> None:
+        moe, hidden = spec.moe, spec.hidden_size
+        self._moe = moe
+        self._activation = spec.activation
+        self._norm_eps = spec.norm_eps
+        self._ops = ops
+        width = moe.latent_dim or hidden
+        self._gate = reader.tensor("gate.weight", moe.num_experts, hidden, dtype=reader.wide)
+        self._bias = reader.tensor("gate.e_score_correction_bias", moe.num_experts, dtype=reader.wide)
+        self._latent_down: Tensor | None = None
+        self._latent_norm: Tensor | None = None
+        if moe.latent_dim is not None:
+            self._latent_down = reader.tensor("routed_expert_down_proj.weight", width, hidden)
+            if moe.latent_norm:
+                self._latent_norm = reader.tensor("routed_expert_norm.weight", width, dtype=reader.wide)
+            self._latent_up = reader.tensor("routed_expert_up_proj.weight", hidden, width)
+        self._w1 = _experts(reader, "w1", moe.num_experts, moe.intermediate, width)
+        self._w3 = _experts(reader, "w3", moe.num_experts, moe.intermediate, width)
+        self._w2 = _experts(reader, "w2", moe.num_experts, width, moe.intermediate)
+        self._shared: GatedMlp | None = None
+        if moe.shared_intermediate:
+            shared = reader.scope("shared_experts.")
+            self._shared = GatedMlp(hidden, moe.shared_intermediate, spec.activation, shared, ops)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[tokens, hidden] -> [tokens, hidden]."""
+        moe = self._moe
+        ids, weights = self._ops.route(
+            x, self._gate, self._bias, moe.top_k, moe.renormalize, moe.routed_scaling_factor
+        )
+        if self._latent_down is None:
+            out = self._routed(x, ids, weights)
+        else:
+            out = self._routed(linear(x, self._latent_down), ids, weights)  # [tokens, latent]
+            if self._latent_norm is not None:
+                out = self._ops.rms_norm(out, self._latent_norm, self._norm_eps)
+            out = linear(out, self._latent_up)
+        return out if self._shared is None else out + self._shared.forward(x)
+
+    def _routed(self, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
+        act = self._activation
+        return self._ops.grouped_experts(
+            x, ids, weights, self._w1, self._w3, self._w2, act.name, act.gate_cap, act.up_cap
+        )
+
+
+FeedForward = GatedMlp | MixtureOfExperts
+
+
+def build_feed_forward(spec: ModelSpec, index: int, reader: WeightReader, ops: Ops) -> FeedForward:
+    """The feed-forward network of layer `index`; `reader` is scoped to the layer."""
+    experts = reader.scope("block_sparse_moe.")
+    if index >= spec.first_dense:
+        return MixtureOfExperts(spec, experts, ops)
+    # Official checkpoints call a dense layer's network mlp; transformers saves it under the mixture's name.
+    dense = experts if experts.has("gate_proj.weight") else reader.scope("mlp.")
+    return GatedMlp(spec.hidden_size, spec.dense_intermediate, spec.activation, dense, ops)
+
+
+def _experts(reader: WeightReader, name: str, count: int, outputs: int, inputs: int) -> ExpertWeights:
+    """One matrix per expert, packed if the checkpoint holds packed ones.
+
+    Their presence decides, not config.json's ignore list: that one names fewer modules than are
+    left unpacked.
+    """
+    names = [f"experts.{expert}.{name}.weight" for expert in range(count)]
+    if not reader.has(f"{names[0]}_packed"):
+        return DenseExperts(reader.stack(names, outputs, inputs))
+    packed = [f"{expert}_packed" for expert in names]
+    scale = [f"{expert}_scale" for expert in names]
+    return Mxfp4Experts(
+        packed=reader.stack(packed, outputs, inputs // 2, dtype=torch.uint8),
+        scale=reader.stack(scale, outputs, inputs // GROUP, dtype=torch.uint8),
+    )

@@ -1,0 +1,88 @@
+"""The KDA layer: short convolution, gated delta rule over paged states, gated output norm.
+
+Kimi K3 technical report, section 2.1.1; Kimi Linear technical report, section 3.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear
+
+from milepost.kernels.kda import head_tiles
+from milepost.kernels.ops import Ops
+from milepost.kernels.paging import PagedState
+from milepost.kernels.short_conv import window_tiles
+from milepost.model_spec import ModelSpec
+from milepost.models.inputs import StepInputs
+from milepost.models.weights import WeightReader
+
+__all__ = ["KdaLayer", "first_conv_tile", "first_recurrent_tile"]
+
+
+class KdaLayer:
+    """Kimi Delta Attention of one layer.
+
+    Args:
+        spec: the model.
+        kda_index: number of this layer among the KDA layers, which decides where its state lies.
+        reader: scoped to the layer's ``self_attn.``.
+        ops: the kernels.
+    """
+
+    def __init__(self, spec: ModelSpec, kda_index: int, reader: WeightReader, ops: Ops) -> None:
+        kda, hidden = spec.kda, spec.hidden_size
+        heads, dim, channels = kda.num_heads, kda.head_dim, kda.channels
+        self._spec = spec
+        self._kda_index = kda_index
+        self._ops = ops
+        # Everything that reads x is one product. The low ranks of f and g are head_dim in both families.
+        gate_name, gate_rows = ("g_proj", channels) if kda.full_rank_gate else ("g_a_proj", dim)
+        parts = {f"{name}_proj.weight": channels for name in ("q", "k", "v")}
+        parts |= {"f_a_proj.weight": dim, "b_proj.weight": heads, f"{gate_name}.weight": gate_rows}
+        self._in_proj = reader.rows(parts, hidden)
+        self._in_sizes = [3 * channels, dim, heads, gate_rows]
+        conv = {f"{name}_conv1d.weight": channels for name in ("q", "k", "v")}
+        self._conv = reader.rows(conv, 1, kda.conv_size, dtype=reader.wide).squeeze(1)  # [3 * channels, taps]
+        self._f_b = reader.tensor("f_b_proj.weight", channels, dim)
+        self._dt_bias = reader.tensor("dt_bias", channels, dtype=reader.wide)
+        # K3 stores one value per 128 although it has 96 heads; Kimi-Linear stores [1, 1, heads, 1].
+        self._a_log = reader.vector("A_log", heads)
+        self._g_b = None if kda.full_rank_gate else reader.tensor("g_b_proj.weight", channels, dim)
+        self._o_norm = reader.tensor("o_norm.weight", dim, dtype=reader.wide)
+        self._o_proj = reader.tensor("o_proj.weight", hidden, channels)
+        self._wide = reader.wide
+
+    def forward(self, x: Tensor, inputs: StepInputs) -> Tensor:
+        """Advance the rows' states over their tokens: [tokens, hidden] -> [tokens, hidden]."""
+        kda, ops, state, ragged = self._spec.kda, self._ops, inputs.state, inputs.ragged
+        heads = (-1, kda.num_heads, kda.head_dim)
+        u, f, b, gate = torch.split(linear(x, self._in_proj), self._in_sizes, dim=-1)
+        conv_tile = first_conv_tile(self._spec, state, self._kda_index)
+        qkv = ops.short_conv(u, self._conv, state, conv_tile, ragged)  # [tokens, 3 * channels]
+        q, k, v = (part.view(heads) for part in qkv.chunk(3, dim=-1))  # [tokens, heads, dim]
+        z = linear(f, self._f_b).to(self._wide) + self._dt_bias
+        g = ops.kda_gate(z.view(heads), self._a_log, kda.gate_lower_bound)
+        # A beta below float32 costs measurable accuracy on the real model.
+        beta = b.to(self._wide).sigmoid()  # [tokens, heads]
+        tile = first_recurrent_tile(self._spec, state, self._kda_index)
+        o = ops.kda(q, k, v, g, beta, state, tile, ragged)
+        if self._g_b is not None:
+            gate = linear(gate, self._g_b)
+        y = ops.gated_head_norm(o, gate.view(heads), self._o_norm, self._spec.norm_eps)
+        return linear(y.flatten(1), self._o_proj)
+
+
+def first_recurrent_tile(spec: ModelSpec, state: PagedState, kda_index: int) -> int:
+    """Tile of a state at which the `kda_index`-th KDA layer's matrices start (layer-major, then heads).
+
+    The same order as `milepost.memory.layout.PagedLayout`, which a model can't import.
+    """
+    return kda_index * spec.kda.num_heads * head_tiles(state)
+
+
+def first_conv_tile(spec: ModelSpec, state: PagedState, kda_index: int) -> int:
+    """Tile of a state at which the `kda_index`-th KDA layer's window starts: after all matrices."""
+    kda = spec.kda
+    behind_matrices = first_recurrent_tile(spec, state, len(spec.kda_layers))
+    return behind_matrices + kda_index * window_tiles(state, kda.conv_window, 3 * kda.channels)

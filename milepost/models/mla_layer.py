@@ -1,0 +1,67 @@
+"""The MLA layer: multi-head latent attention without rotation (NoPE), over paged latent rows.
+
+DeepSeek-V2 technical report, section 2.1; Kimi K3 technical report (gated MLA).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear
+
+from milepost.kernels.ops import Ops
+from milepost.model_spec import ModelSpec
+from milepost.models.inputs import StepInputs
+from milepost.models.weights import WeightReader
+
+__all__ = ["MlaLayer"]
+
+
+class MlaLayer:
+    """Latent attention of one layer.
+
+    A token's cached row is ``norm(latent) | k_pe``; k_pe is shared by all heads, raw and unrotated.
+
+    Args:
+        spec: the model.
+        mla_index: number of this layer among the MLA layers, which decides where its rows lie.
+        reader: scoped to the layer's ``self_attn.``.
+        ops: the kernels.
+    """
+
+    def __init__(self, spec: ModelSpec, mla_index: int, reader: WeightReader, ops: Ops) -> None:
+        mla, hidden = spec.mla, spec.hidden_size
+        self._spec = spec
+        self._mla_index = mla_index
+        self._ops = ops
+        queries, values = mla.num_heads * mla.qk_head_dim, mla.num_heads * mla.v_head_dim
+        self._q_norm: Tensor | None = None
+        q_name, q_rows = ("q_proj", queries) if mla.q_lora_rank is None else ("q_a_proj", mla.q_lora_rank)
+        parts = {f"{q_name}.weight": q_rows, "kv_a_proj_with_mqa.weight": mla.row_dim}
+        if mla.output_gate:
+            parts["g_proj.weight"] = values
+        self._in_proj = reader.rows(parts, hidden)
+        self._in_sizes = [q_rows, mla.kv_lora_rank, mla.rope_head_dim, values if mla.output_gate else 0]
+        if mla.q_lora_rank is not None:
+            self._q_norm = reader.tensor("q_a_layernorm.weight", mla.q_lora_rank, dtype=reader.wide)
+            self._q_b = reader.tensor("q_b_proj.weight", queries, mla.q_lora_rank)
+        self._kv_norm = reader.tensor("kv_a_layernorm.weight", mla.kv_lora_rank, dtype=reader.wide)
+        kv_rows = mla.nope_head_dim + mla.v_head_dim
+        kv_b = reader.tensor("kv_b_proj.weight", mla.num_heads * kv_rows, mla.kv_lora_rank)
+        self._kv_b = kv_b.view(mla.num_heads, kv_rows, mla.kv_lora_rank)
+        self._o_proj = reader.tensor("o_proj.weight", hidden, values)
+
+    def forward(self, x: Tensor, inputs: StepInputs) -> Tensor:
+        """Append the tokens' rows to the cache and attend: [tokens, hidden] -> [tokens, hidden]."""
+        mla, ops, eps = self._spec.mla, self._ops, self._spec.mla_norm_eps
+        q, latent, k_pe, gate = torch.split(linear(x, self._in_proj), self._in_sizes, dim=-1)
+        if self._q_norm is not None:
+            q = linear(ops.rms_norm(q, self._q_norm, eps), self._q_b)
+        rows = torch.cat([ops.rms_norm(latent, self._kv_norm, eps), k_pe], dim=-1)  # [tokens, row_dim]
+        ops.mla_write(rows, inputs.kv, self._mla_index, inputs.ragged)
+        q = q.view(-1, mla.num_heads, mla.qk_head_dim)
+        out = ops.mla_attention(q, self._kv_b, inputs.kv, self._mla_index, inputs.ragged)
+        out = out.flatten(1)  # [tokens, heads * v]
+        if mla.output_gate:
+            out = out * gate.sigmoid()
+        return linear(out, self._o_proj)

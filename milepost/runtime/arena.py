@@ -1,0 +1,145 @@
+"""The arena: one buffer in which all pages live, and the views that kernels read and write.
+
+    bytes       [num_pages * page_bytes]                         uint8, the buffer itself
+    kv          [num_pages, mla_layers, block_size, row_dim]     a page as a KV block
+    recurrent   [num_tiles, tile_rows, head_dim]                 a page as part of a state's matrices
+    conv        [num_tiles, tile_bytes // itemsize]              a page as part of its windows
+
+The views alias one another: what a page means is decided by the tables of the sequence that owns it.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from milepost.byte_counts import format_bytes
+from milepost.errors import ConfigError, InvariantError
+from milepost.kernels.paging import PagedState
+from milepost.memory.layout import PagedLayout
+
+__all__ = ["Arena"]
+
+# Every byte 0xFF: NaN when read as float64, float32, bfloat16, float16 or fp8 (e4m3).
+_POISON = 0xFF
+
+
+class Arena:
+    """All pages of one device. It knows bytes, not owners.
+
+    Args:
+        layout: how a page is cut.
+        num_pages: pages, the dummy page counted.
+        kv_dtype: of cached KV.
+        conv_dtype: of the convolution windows.
+        recurrent_dtype: of the recurrent matrices.
+
+    Raises:
+        ConfigError: the system refuses to map that much memory.
+        InvariantError: a dtype's size is not the one that the layout was built with.
+    """
+
+    def __init__(
+        self,
+        layout: PagedLayout,
+        num_pages: int,
+        *,
+        kv_dtype: torch.dtype,
+        conv_dtype: torch.dtype,
+        recurrent_dtype: torch.dtype = torch.float32,
+    ) -> None:
+        _check_itemsize("kv", kv_dtype, layout.kv_itemsize)
+        _check_itemsize("conv", conv_dtype, layout.conv_itemsize)
+        _check_itemsize("recurrent", recurrent_dtype, layout.recurrent_itemsize)
+        self.layout = layout
+        self.num_pages = num_pages
+        self.bytes = _map_zeros(num_pages * layout.page_bytes)
+        num_tiles = num_pages * layout.tiles_per_page
+        self.kv: Tensor = self.bytes.view(kv_dtype).view(
+            num_pages, layout.num_mla_layers, layout.block_size, layout.row_dim
+        )
+        self.recurrent: Tensor = self.bytes.view(recurrent_dtype).view(
+            num_tiles, layout.tile_rows, layout.head_dim
+        )
+        self.conv: Tensor = self.bytes.view(conv_dtype).view(num_tiles, -1)
+
+    def scrub(self, pages: Sequence[int]) -> None:
+        """Fill pages with zeros."""
+        self._fill(pages, 0)
+
+    def poison(self, pages: Sequence[int]) -> None:
+        """Fill pages with bytes that are NaN in whatever dtype they are read (for tests)."""
+        self._fill(pages, _POISON)
+
+    def poisoned(self, pages: Sequence[int]) -> bool:
+        """Whether pages hold nothing but `poison` (for tests)."""
+        table = self.bytes.view(self.num_pages, self.layout.page_bytes)
+        return bool((table[list(pages)] == _POISON).all())
+
+    def poison_all(self) -> None:
+        """Poison every page, the dummy page too. This commits the whole arena's memory."""
+        self.bytes.fill_(_POISON)
+
+    def states(self, tables: Tensor) -> PagedState:
+        """Some sequences' states as kernels see them; `tables` are their state tables.
+
+        Args:
+            tables: [rows, pages_per_state] int64.
+        """
+        return PagedState(
+            recurrent=self.recurrent,
+            conv=self.conv,
+            table=tables,
+            tiles_per_page=self.layout.tiles_per_page,
+        )
+
+    def finite_states(self, states: PagedState) -> Tensor:
+        """Which states hold finite numbers only; what pads their tiles and pages is not looked at.
+
+        Returns:
+            [rows] bool.
+        """
+        layout = self.layout
+        recurrent_tiles = layout.num_kda_layers * layout.recurrent_tiles_per_layer
+        tiles = states.tile_ids(0, recurrent_tiles)
+        finite = torch.isfinite(self.recurrent[tiles]).flatten(1).all(dim=1)  # [rows]
+        window_size = layout.conv_window * layout.conv_channels
+        for kda_index in range(layout.num_kda_layers):
+            tiles = states.tile_ids(layout.first_conv_tile(kda_index), layout.conv_tiles_per_layer)
+            window = self.conv[tiles].flatten(1)[:, :window_size]  # [rows, window * channels]
+            finite &= torch.isfinite(window).all(dim=1)
+        return finite
+
+    def _fill(self, pages: Sequence[int], byte: int) -> None:
+        if not pages:
+            return
+        if min(pages) < 0 or max(pages) >= self.num_pages:
+            raise InvariantError(f"Pages {list(pages)} are not all in an arena of {self.num_pages} pages.")
+        # index_fill_ writes these pages alone; a boolean mask would touch, so commit, every page.
+        index = torch.tensor(pages, dtype=torch.int64)
+        self.bytes.view(self.num_pages, self.layout.page_bytes).index_fill_(0, index, byte)
+
+
+def _check_itemsize(what: str, dtype: torch.dtype, itemsize: int) -> None:
+    if dtype.itemsize != itemsize:
+        raise InvariantError(
+            f"The layout has {itemsize}-byte {what} elements, the arena got {dtype}: "
+            "build both from one config."
+        )
+
+
+def _map_zeros(num_bytes: int) -> Tensor:
+    """Zeros that take memory only once they are touched, aligned to the system's page."""
+    # torch.zeros would write, and so commit, the whole budget at once.
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
+    try:
+        buffer = mmap.mmap(-1, num_bytes, flags=flags)
+    except (OSError, ValueError, OverflowError) as error:
+        raise ConfigError(
+            f"The system refuses to map an arena of {num_bytes} bytes ({format_bytes(num_bytes)}): {error}. "
+            "Choose less memory."
+        ) from error
+    return torch.frombuffer(buffer, dtype=torch.uint8)

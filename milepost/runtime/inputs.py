@@ -1,0 +1,113 @@
+"""A step's rows as tensors: what the model reads, and nothing about requests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate, chain
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from milepost.errors import InvariantError
+from milepost.kernels.paging import PagedKv, Ragged
+from milepost.memory.layout import DUMMY_PAGE
+from milepost.models.inputs import StepInputs
+from milepost.runtime.arena import Arena
+from milepost.types import Row
+
+__all__ = ["step_inputs", "warm_up_inputs"]
+
+_WARM_UP_LENGTHS = (130, 2, 1, 1)  # whole chunks and a rest, a short chunk, decodes
+
+
+def step_inputs(rows: Sequence[Row], arena: Arena) -> StepInputs:
+    """Lay rows end to end and their tables side by side.
+
+    Args:
+        rows: the batch's rows, at least one; their order is the order of the tensors.
+        arena: where their pages lie.
+
+    Raises:
+        InvariantError: a row without tokens, or a table that does not fit the row or the arena.
+    """
+    offsets = [0, *accumulate(len(row.token_ids) for row in rows)]
+    sampled = [end - 1 for row, end in zip(rows, offsets[1:], strict=True) if row.samples]
+    return StepInputs(
+        token_ids=_ints(chain.from_iterable(row.token_ids for row in rows), offsets[-1]),
+        ragged=Ragged(cu_seqlens=torch.tensor(offsets), starts=torch.tensor([row.start for row in rows])),
+        state=arena.states(_state_tables(rows, arena)),
+        kv=PagedKv(cache=arena.kv, block_table=_block_tables(rows, arena)),
+        sample_index=torch.tensor(sampled, dtype=torch.int64),
+    )
+
+
+def warm_up_inputs(arena: Arena) -> StepInputs:
+    """A step that reads and writes nothing but the dummy page, and takes every kind of row."""
+    rows = len(_WARM_UP_LENGTHS)
+    offsets = [0, *accumulate(_WARM_UP_LENGTHS)]
+    blocks = arena.layout.blocks_for(max(_WARM_UP_LENGTHS))
+    return StepInputs(
+        token_ids=torch.zeros(offsets[-1], dtype=torch.int64),
+        ragged=Ragged(cu_seqlens=torch.tensor(offsets), starts=torch.zeros(rows, dtype=torch.int64)),
+        state=arena.states(torch.full((rows, arena.layout.pages_per_state), DUMMY_PAGE)),
+        kv=PagedKv(cache=arena.kv, block_table=torch.full((rows, blocks), DUMMY_PAGE)),
+        sample_index=torch.tensor(offsets[1:]) - 1,
+    )
+
+
+def _ints(values: chain[int], count: int) -> Tensor:
+    return torch.from_numpy(np.fromiter(values, dtype=np.int64, count=count))
+
+
+def _state_tables(rows: Sequence[Row], arena: Arena) -> Tensor:
+    """Page of each logical page of each row's state: [rows, pages_per_state] int64."""
+    pages = arena.layout.pages_per_state
+    tables = np.empty((len(rows), pages), dtype=np.int64)
+    for index, row in enumerate(rows):
+        if len(row.state_table) != pages:
+            raise InvariantError(
+                f"Request {row.request_id!r}: a state takes {pages} pages, "
+                f"its table has {len(row.state_table)}."
+            )
+        tables[index] = row.state_table
+    _check_pages(rows, tables, arena)
+    if not tables.all():
+        raise InvariantError("A request holds the dummy page as a part of its state.")
+    return torch.from_numpy(tables)
+
+
+def _block_tables(rows: Sequence[Row], arena: Arena) -> Tensor:
+    """Page of each block that holds a row's tokens, this step's too: [rows, max_blocks] int64.
+
+    A table may be longer than the row needs yet; what the row doesn't need is left out.
+    """
+    needed = [_num_blocks(row, arena) for row in rows]
+    tables = np.full((len(rows), max(needed)), DUMMY_PAGE, dtype=np.int64)
+    for index, (row, count) in enumerate(zip(rows, needed, strict=True)):
+        if len(row.block_table) < count:
+            raise InvariantError(
+                f"Request {row.request_id!r}: {row.start + len(row.token_ids)} tokens need {count} blocks, "
+                f"its table has {len(row.block_table)}."
+            )
+        # As an array first: slicing a table makes a list, which costs far more at long contexts.
+        tables[index, :count] = np.asarray(row.block_table)[:count]
+        if not tables[index, :count].all():
+            raise InvariantError(f"Request {row.request_id!r} holds the dummy page as a block.")
+    _check_pages(rows, tables, arena)
+    return torch.from_numpy(tables)
+
+
+def _num_blocks(row: Row, arena: Arena) -> int:
+    if not row.token_ids:
+        raise InvariantError(f"Request {row.request_id!r} has a row without tokens.")
+    return arena.layout.blocks_for(row.start + len(row.token_ids))
+
+
+def _check_pages(rows: Sequence[Row], tables: NDArray[np.int64], arena: Arena) -> None:
+    # A page outside the arena would read or write another page's bytes, or fault, much later.
+    outside = (tables < 0) | (tables >= arena.num_pages)
+    if outside.any():
+        names = [rows[index].request_id for index in np.unique(outside.nonzero()[0])]
+        raise InvariantError(f"Tables of {names} name pages outside the arena's {arena.num_pages}.")

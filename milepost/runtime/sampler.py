@@ -1,0 +1,119 @@
+"""From logits to tokens: one `RowResult` per sampled row, whatever else is in the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from milepost.errors import InvariantError
+from milepost.runtime.logit_filters import Floats, best_ids, log_softmax
+from milepost.runtime.random_draws import SeedSource
+from milepost.runtime.request_sampling import RequestSampling
+from milepost.types import NewRequest, Row, RowResult, TokenLogprobs
+
+__all__ = ["Sampler"]
+
+
+class Sampler:
+    """Draws tokens and keeps each request's sampling state, by request id and never by row.
+
+    Greedy rows without penalties share one vectorised argmax; any other row is drawn alone, exactly,
+    in float64, in the order that `milepost.runtime.logit_filters` documents.
+
+    Args:
+        seed: the engine's seed, from which requests without their own get one; None: fresh ones.
+    """
+
+    def __init__(self, seed: int | None = None) -> None:
+        self._seeds = SeedSource(seed)
+        self._requests: dict[str, RequestSampling] = {}
+
+    @property
+    def num_requests(self) -> int:
+        """Requests whose sampling state is kept."""
+        return len(self._requests)
+
+    def learn(self, new_requests: Iterable[NewRequest]) -> None:
+        """Start the sampling state of requests that appear for the first time."""
+        for request in new_requests:
+            if request.request_id in self._requests:
+                raise InvariantError(f"Request {request.request_id!r} is announced twice.")
+            seed = request.sampling.seed
+            if seed is None:
+                seed = self._seeds.next_seed()
+            self._requests[request.request_id] = RequestSampling(request, seed)
+
+    def forget(self, request_ids: Iterable[str]) -> None:
+        """Drop requests that will not come again; ids that never ran are fine."""
+        for request_id in request_ids:
+            self._requests.pop(request_id, None)
+
+    def draw(self, rows: Sequence[Row], logits: Tensor) -> list[RowResult]:
+        """Draw the next token of each row.
+
+        Args:
+            rows: the rows that sample, in the order of the logits.
+            logits: [rows, vocab], float; not changed.
+
+        Returns:
+            One result per row; a row whose logits are not finite has an error and no token.
+        """
+        if not rows:
+            return []
+        states = [self._state_of(row) for row in rows]
+        finite = torch.isfinite(logits).all(dim=1).tolist()
+        largest = logits.argmax(dim=1).tolist()  # the first of equals
+        results = []
+        for index, (row, state) in enumerate(zip(rows, states, strict=True)):
+            if not finite[index]:
+                results.append(_failed(row, logits[index]))
+                continue
+            token_id = largest[index] if state.plain_greedy else state.draw(_float64(logits[index]))
+            state.record(token_id)
+            results.append(_drawn(row, token_id, logits[index], state.params.logprobs))
+        return results
+
+    def _state_of(self, row: Row) -> RequestSampling:
+        state = self._requests.get(row.request_id)
+        if state is None:
+            raise InvariantError(f"A row of request {row.request_id!r}, which was never announced.")
+        if state.num_drawn != row.num_output_tokens:
+            raise InvariantError(
+                f"Request {row.request_id!r}: the scheduler counts {row.num_output_tokens} output tokens, "
+                f"the sampler drew {state.num_drawn}."
+            )
+        return state
+
+
+def _float64(logits: Tensor) -> Floats:
+    """A private copy of a row: [vocab] float64."""
+    copy: Floats = logits.to(torch.float64, copy=True).numpy(force=True)
+    return copy
+
+
+def _drawn(row: Row, token_id: int, logits: Tensor, num_logprobs: int | None) -> RowResult:
+    if num_logprobs is None:
+        return RowResult(request_id=row.request_id, token_ids=(token_id,))
+    logprobs = log_softmax(_float64(logits))
+    top: tuple[tuple[int, float], ...] = ()
+    if num_logprobs:
+        ids = best_ids(logprobs, num_logprobs)
+        ids = ids[np.argsort(-logprobs[ids], kind="stable")]
+        top = tuple((int(i), float(logprobs[i])) for i in ids)
+    entry = TokenLogprobs(token_id=token_id, logprob=float(logprobs[token_id]), top=top)
+    return RowResult(request_id=row.request_id, token_ids=(token_id,), logprobs=(entry,))
+
+
+def _failed(row: Row, logits: Tensor) -> RowResult:
+    wrong = int((~torch.isfinite(logits)).sum())
+    return RowResult(
+        request_id=row.request_id,
+        error=(
+            f"The model's logits are not finite ({wrong} of {logits.numel()} values) after "
+            f"{row.start + len(row.token_ids)} tokens, so no token can be drawn and the request ends. "
+            "Check the checkpoint's weights, or use a wider dtype."
+        ),
+    )

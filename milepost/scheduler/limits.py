@@ -1,0 +1,67 @@
+"""What can be served at all: refused up front is better than waiting forever."""
+
+from __future__ import annotations
+
+from milepost.errors import RequestError, RequestTooLargeError
+from milepost.memory.capacity import max_sequence_tokens, sequence_pages
+from milepost.memory.layout import Layout
+from milepost.memory.pool import PagePool
+from milepost.scheduler.config import SchedulerConfig
+from milepost.types import Request
+
+__all__ = ["Limits"]
+
+
+class Limits:
+    """Limits of a request that follow from configuration, layout and pool, and never change.
+
+    Attributes:
+        max_length: most tokens of a request, prompt and output together.
+    """
+
+    def __init__(self, config: SchedulerConfig, layout: Layout, pool: PagePool) -> None:
+        self._config = config
+        self._layout = layout
+        self._num_usable = pool.num_usable
+        # The last token drawn is never computed, so it needs no room in a page.
+        self.max_length = min(config.max_model_len, max_sequence_tokens(layout, pool.num_pages) + 1)
+
+    def validate(self, request: Request) -> None:
+        """Refuse what could never be served. Safe from any thread.
+
+        A prompt is served when it and one token of output fit into the context and the pool. Output
+        that grows into either limit ends with `FinishReason.LENGTH`, whatever ``max_tokens`` asked.
+
+        Raises:
+            RequestTooLargeError: the request can never fit; says its need and the limit.
+            RequestError: the prompt is empty or holds a token that the model does not know.
+        """
+        prompt = request.prompt_token_ids
+        if not prompt:
+            raise RequestError("The prompt must hold at least one token. Given: none.", param="prompt")
+        if len(prompt) + 1 > self._config.max_model_len:
+            raise RequestTooLargeError(
+                f"The prompt must be at most {self._config.max_model_len - 1} tokens, the context length "
+                f"less one token of output. Given: {len(prompt)}. Shorten it.",
+                param="prompt",
+            )
+        if len(prompt) + 1 > self.max_length:
+            raise RequestTooLargeError(
+                f"The prompt needs {sequence_pages(self._layout, len(prompt))} pages of memory and the "
+                f"engine has {self._num_usable}: prompts can be at most {self.max_length - 1} tokens. "
+                f"Given: {len(prompt)}. Shorten it, or start the engine with more memory.",
+                param="prompt",
+            )
+        wrong = next((token_id for token_id in prompt if type(token_id) is not int), None)
+        if wrong is not None:
+            raise RequestError(
+                f"Prompt token ids must be integers. Given: {wrong!r:.60}, {type(wrong).__name__}.",
+                param="prompt",
+            )
+        vocab_size = self._config.vocab_size
+        if vocab_size is not None and (min(prompt) < 0 or max(prompt) >= vocab_size):
+            raise RequestError(
+                f"Prompt token ids must be between 0 and {vocab_size - 1}. "
+                f"Given: {min(prompt)} to {max(prompt)}.",
+                param="prompt",
+            )

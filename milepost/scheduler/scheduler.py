@@ -1,0 +1,392 @@
+"""The scheduler: which tokens are computed in which step, and on which pages.
+
+One sentence governs it: *computed tokens catch up with wanted tokens*. There is no prefill phase
+and no decode phase; a prompt, a chunk of one, one drawn token and a preempted request's past are
+all tokens that are wanted and not computed.
+
+    schedule   running first, then waiting, under the token budget  ->  Batch
+    update     advance by what the step computed, append what it drew, end what is done
+    abort      at any moment; a step that is running still owns the request's pages until it is back
+
+Why it always gets on: the first running request gets at least one token, or everybody behind it is
+preempted until it does; alone it fits, because `add` refuses what could not. When nobody runs, the
+first waiting request is admitted. So no budget, block size or pool size can stop it.
+
+Why nobody starves within a priority: turns go by arrival, a request that does not fit yet holds
+back those behind it, and the victim of a preemption is always the last in line. A preempted
+request keeps its place.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+
+from milepost.errors import InvariantError, RequestError
+from milepost.memory.capacity import sequence_pages
+from milepost.memory.layout import Layout
+from milepost.memory.pool import PagePool
+from milepost.memory.tables import SequencePages
+from milepost.scheduler.config import SchedulerConfig
+from milepost.scheduler.limits import Limits
+from milepost.scheduler.reports import SchedulerStats, TokenUpdate
+from milepost.scheduler.results import outcomes_by_id
+from milepost.scheduler.sequence import Sequence
+from milepost.scheduler.waiting import WaitingQueue
+from milepost.types import Batch, BatchResult, FinishReason, NewRequest, Request, Row, RowResult
+
+__all__ = ["Scheduler"]
+
+
+class _Step:
+    """A step from planning until its result is in: its rows' sequences and the budget left."""
+
+    def __init__(self, budget: int) -> None:
+        self.budget = budget
+        self.chunks: list[tuple[Sequence, int]] = []
+        self.batch: Batch | None = None
+        self.sequences: dict[str, Sequence] = {}
+
+    def take(self, sequence: Sequence, count: int) -> None:
+        self.chunks.append((sequence, count))
+        self.budget -= count
+
+
+class Scheduler:
+    """Decides every step; see the module's text.
+
+    Not thread-safe, and one step at a time: `schedule`, run the batch, `update`. `add`, `abort` and
+    `finish` may come in between.
+
+    Args:
+        config: the limits.
+        layout: how tokens and states lie in pages.
+        pool: where the pages come from; nobody else takes any.
+    """
+
+    def __init__(self, config: SchedulerConfig, layout: Layout, pool: PagePool) -> None:
+        self._config = config
+        self._layout = layout
+        self._pool = pool
+        self._limits = Limits(config, layout, pool)
+        self._sequences: dict[str, Sequence] = {}
+        self._running: list[Sequence] = []
+        self._waiting = WaitingQueue()
+        self._step: _Step | None = None
+        self._released: list[str] = []
+        self._num_added = 0
+        self._num_steps = 0
+        self._num_computed = 0
+        self._num_drawn = 0
+        self._num_preemptions = 0
+        self._num_finished = 0
+
+    @property
+    def has_work(self) -> bool:
+        """Whether any request is alive."""
+        return bool(self._sequences)
+
+    @property
+    def limits(self) -> Limits:
+        """What can be served at all; it never changes and is safe to ask from any thread."""
+        return self._limits
+
+    def add(self, request: Request) -> None:
+        """Accept a request; it waits for its turn.
+
+        Raises:
+            RequestError: what `Limits.validate` raises, or the id belongs to a request that is alive.
+        """
+        self._limits.validate(request)
+        if request.request_id in self._sequences:
+            raise RequestError(
+                f"request_id must be unique among the requests alive. Given: {request.request_id!r}.",
+                param="request_id",
+            )
+        sequence = Sequence(
+            request,
+            arrival=self._num_added,
+            length_limit=self._limits.max_length,
+            stop_token_ids=self._config.stop_token_ids,
+        )
+        self._num_added += 1
+        self._sequences[request.request_id] = sequence
+        self._waiting.push(sequence)
+
+    def schedule(self) -> Batch | None:
+        """Plan the next step, or None when no request is alive.
+
+        Raises:
+            InvariantError: the step before has not come back, or nothing could be planned.
+        """
+        if self._step is not None:
+            raise InvariantError("schedule was called before the running step's update")
+        if not self._sequences:
+            return None
+        # The batch that carries these scrubs runs them before its rows, so the pages are free now.
+        scrubs = self._pool.take_tainted()
+        step = _Step(self._config.token_budget)
+        if self._plan_running(step):
+            self._plan_waiting(step)
+        if not step.chunks:
+            raise InvariantError(
+                f"no token could be planned: {len(self._running)} running, {len(self._waiting)} waiting, "
+                f"{self._pool.counts()}"
+            )
+        batch = self._send(step, scrubs)
+        self._step = step
+        return batch
+
+    def update(self, batch: Batch, result: BatchResult) -> list[TokenUpdate]:
+        """Take in what a step computed and drew; the only place where anything counts as computed.
+
+        Returns:
+            news of every request that drew a token or ended, in the batch's order.
+
+        Raises:
+            InvariantError: the result does not answer the running step; nothing has changed.
+        """
+        step = self._step
+        if step is None or step.batch is not batch:
+            raise InvariantError("update was called for a batch that is not running")
+        # By request id, never by place: an executor may answer in any order.
+        outcomes = outcomes_by_id(batch, result)
+        self._step = None
+        updates: list[TokenUpdate] = []
+        for row in batch.rows:
+            sequence, outcome = step.sequences[row.request_id], outcomes[row.request_id]
+            _pages(sequence).end_step()
+            if self._sequences.get(row.request_id) is not sequence:
+                # It ended while the step ran; only now does nobody write its pages.
+                self._release_pages(sequence, tainted=outcome.error is not None)
+            elif outcome.error is not None:
+                updates.append(self._end(sequence, FinishReason.ERROR, error=outcome.error))
+            else:
+                update = self._advance(sequence, row, outcome)
+                if update is not None:
+                    updates.append(update)
+        return updates
+
+    def abort(self, request_id: str) -> TokenUpdate | None:
+        """End a request because its client gave up; returns its last news, None when it isn't alive.
+
+        Its pages are free when this returns, or, if a running step still writes them, when that
+        step's update does. What that step draws for it is dropped.
+        """
+        return self.finish(request_id, FinishReason.ABORT)
+
+    def finish(self, request_id: str, reason: FinishReason) -> TokenUpdate | None:
+        """End a request for a reason that the scheduler can't see, such as a stop string. As `abort`."""
+        sequence = self._sequences.get(request_id)
+        return None if sequence is None else self._end(sequence, reason)
+
+    def abandon(self) -> None:
+        """Forget every request after the executor failed; nothing that a running step wrote counts.
+
+        All pages go back tainted. The running step's `update` must not come any more.
+        """
+        step, self._step = self._step, None
+        if step is not None:
+            for sequence in step.sequences.values():
+                _pages(sequence).end_step()
+                if self._sequences.get(sequence.request_id) is not sequence:
+                    self._release_pages(sequence, tainted=True)
+        for sequence in [*self._sequences.values()]:
+            self._retire(sequence, tainted=True)
+
+    def stats(self) -> SchedulerStats:
+        """A snapshot for metrics and logs."""
+        return SchedulerStats(
+            running=len(self._running),
+            waiting=len(self._waiting),
+            pages=self._pool.counts(),
+            steps=self._num_steps,
+            computed_tokens=self._num_computed,
+            output_tokens=self._num_drawn,
+            preemptions=self._num_preemptions,
+            finished=self._num_finished,
+        )
+
+    def check(self) -> None:
+        """Prove that pool, tables and queues agree. Costs time in proportion to all of them; for tests.
+
+        Raises:
+            InvariantError: what does not hold.
+        """
+        self._pool.check()
+        in_step = {} if self._step is None else self._step.sequences
+        holders = {id(sequence): sequence for sequence in [*self._running, *in_step.values()]}
+        held = 0
+        for sequence in holders.values():
+            pages = _pages(sequence)
+            pages.check(sequence.num_computed)
+            held += pages.num_pages
+            if pages.in_step != (in_step.get(sequence.request_id) is sequence):
+                raise InvariantError(f"{sequence.request_id!r} and its pages disagree on the running step")
+        if held != self._pool.counts().held:
+            raise InvariantError(f"sequences hold {held} pages, the pool says {self._pool.counts()}")
+        if sorted(self._running, key=_order) != self._running:
+            raise InvariantError("the running requests are out of order")
+        if len(self._running) > self._config.max_num_seqs:
+            raise InvariantError(f"{len(self._running)} requests run")
+        if len(self._running) + len(self._waiting) != len(self._sequences):
+            raise InvariantError("a request alive is neither running nor waiting, or both")
+        for sequence in self._sequences.values():
+            if (sequence in self._waiting) != (sequence.pages is None):
+                raise InvariantError(f"{sequence.request_id!r} waits with pages or runs without")
+            if sequence.num_wanted < 1:
+                raise InvariantError(f"{sequence.request_id!r} is alive and wants no token")
+
+    # -- planning -------------------------------------------------------------------------------
+
+    def _plan_running(self, step: _Step) -> bool:
+        """Give running requests their chunks in order; False when one had to be preempted."""
+        index = 0
+        undisturbed = True
+        while index < len(self._running) and step.budget:
+            sequence = self._running[index]
+            count = self._reserve_chunk(sequence, step.budget)
+            if count:
+                step.take(sequence, count)
+                index += 1
+            else:
+                # The last in line pays, which may be the one that asks; those before `index` have
+                # their chunks and are never touched.
+                self._preempt(self._running[-1])
+                undisturbed = False
+        return undisturbed
+
+    def _plan_waiting(self, step: _Step) -> None:
+        """Admit waiting requests in order while everything that is known to be needed still fits.
+
+        Counted are all known tokens and the headroom to grow by, not only the first chunk, of the
+        newcomer and of those that run already: otherwise what can't all be held would be started
+        only to be preempted. When nobody runs the first is admitted in any case: its known tokens
+        fit, and its growth ends at the pool's limit.
+        """
+        promised: int | None = None
+        while step.budget and len(self._running) < self._config.max_num_seqs:
+            sequence = self._waiting.peek()
+            if sequence is None:
+                return
+            need = sequence_pages(self._layout, self._foreseen(sequence))
+            if self._running and need > self._pool.num_free:
+                return
+            if promised is None:
+                # Summed only when it decides: it is the one cost that grows with those that run.
+                promised = sum(_pages(running).lacking(self._foreseen(running)) for running in self._running)
+            if self._running and promised + need > self._pool.num_free:
+                return
+            self._waiting.pop()
+            sequence.pages = SequencePages(sequence.request_id, self._layout, self._pool)
+            insort(self._running, sequence, key=_order)
+            step.take(sequence, self._reserve_chunk(sequence, step.budget))
+            promised += need - sequence.pages.num_pages
+
+    def _foreseen(self, sequence: Sequence) -> int:
+        """Tokens that admission makes room for: the known ones, and headroom as far as it can be used."""
+        return min(len(sequence.tokens) + self._config.headroom, sequence.last_computed)
+
+    def _reserve_chunk(self, sequence: Sequence, budget: int) -> int:
+        """Reserve pages for the longest chunk that budget and free pages allow; its tokens, maybe 0."""
+        pages = _pages(sequence)
+        count = min(sequence.num_wanted, budget)
+        if not pages.grow(sequence.num_computed + count):
+            count = min(count, pages.tokens_within_reach() - sequence.num_computed)
+            if count <= 0 or not pages.grow(sequence.num_computed + count):
+                return 0
+        return count
+
+    def _preempt(self, sequence: Sequence) -> None:
+        """Take a running request's pages; it waits, and computes its tokens again from a zero state."""
+        self._running.remove(sequence)
+        self._release_pages(sequence)
+        sequence.num_computed = 0
+        sequence.num_preemptions += 1
+        self._num_preemptions += 1
+        self._waiting.push(sequence)
+
+    def _send(self, step: _Step, scrubs: tuple[int, ...]) -> Batch:
+        rows: list[Row] = []
+        new_requests: list[NewRequest] = []
+        for sequence, count in step.chunks:
+            pages = _pages(sequence)
+            if not sequence.announced:
+                new_requests.append(sequence.announcement())
+                sequence.announced = True
+            rows.append(
+                Row(
+                    request_id=sequence.request_id,
+                    start=sequence.num_computed,
+                    token_ids=sequence.chunk(count),
+                    block_table=pages.block_table,
+                    state_table=pages.state_table,
+                    samples=count == sequence.num_wanted,
+                    num_output_tokens=sequence.num_output_tokens,
+                )
+            )
+            pages.begin_step()
+            step.sequences[sequence.request_id] = sequence
+        batch = Batch(
+            step=self._num_steps,
+            rows=tuple(rows),
+            new_requests=tuple(new_requests),
+            released=tuple(self._released),
+            scrubs=scrubs,
+        )
+        self._released.clear()
+        self._num_steps += 1
+        step.batch = batch
+        return batch
+
+    # -- taking in ------------------------------------------------------------------------------
+
+    def _advance(self, sequence: Sequence, row: Row, outcome: RowResult) -> TokenUpdate | None:
+        sequence.num_computed += len(row.token_ids)
+        self._num_computed += len(row.token_ids)
+        if not row.samples:
+            return None
+        reason, stop_token = sequence.append(outcome.token_ids[0])
+        self._num_drawn += 1
+        if reason is not None:
+            self._retire(sequence)
+        return TokenUpdate(
+            request_id=sequence.request_id,
+            token_ids=outcome.token_ids,
+            logprobs=outcome.logprobs,
+            finish_reason=reason,
+            stop_reason=stop_token,
+            usage=sequence.usage(),
+        )
+
+    def _end(self, sequence: Sequence, reason: FinishReason, *, error: str | None = None) -> TokenUpdate:
+        self._retire(sequence, tainted=reason is FinishReason.ERROR)
+        return TokenUpdate(
+            request_id=sequence.request_id, finish_reason=reason, error=error, usage=sequence.usage()
+        )
+
+    def _retire(self, sequence: Sequence, *, tainted: bool = False) -> None:
+        """Forget a request; its pages go now, or with the update of the step that still writes them."""
+        del self._sequences[sequence.request_id]
+        self._num_finished += 1
+        if sequence.announced:
+            self._released.append(sequence.request_id)
+        if sequence.pages is None:
+            self._waiting.remove(sequence)
+            return
+        self._running.remove(sequence)
+        if not sequence.pages.in_step:
+            self._release_pages(sequence, tainted=tainted)
+
+    def _release_pages(self, sequence: Sequence, *, tainted: bool = False) -> None:
+        _pages(sequence).release(tainted=tainted)
+        sequence.pages = None
+
+
+def _order(sequence: Sequence) -> tuple[int, int]:
+    return sequence.order
+
+
+def _pages(sequence: Sequence) -> SequencePages:
+    if sequence.pages is None:
+        raise InvariantError(f"{sequence.request_id!r} runs without pages")
+    return sequence.pages

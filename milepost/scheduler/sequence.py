@@ -1,0 +1,112 @@
+"""A request while the scheduler holds it: its tokens so far, and how many of them are computed."""
+
+from __future__ import annotations
+
+from milepost.memory.tables import SequencePages
+from milepost.types import FinishReason, NewRequest, Request, Usage
+
+__all__ = ["Sequence"]
+
+
+class Sequence:
+    """One accepted request.
+
+        tokens        [ prompt ................ | drawn ...... ]
+        computed      [ KV and state hold these ..... ) wanted [
+                                                    └ num_computed
+
+    The scheduler's whole job is to let `num_computed` catch up with `len(tokens)`; when it has, the
+    logits of the last token give one more. Drawn tokens are never drawn again: a preempted
+    sequence computes them as if they were prompt.
+
+    Attributes:
+        request: what was asked.
+        order: sorts sequences: priority first, then arrival.
+        tokens: prompt and drawn tokens.
+        num_computed: tokens whose KV and state the pages hold, as of the last completed step.
+        pages: where they lie; None while the sequence waits.
+        announced: whether the executor knows the request.
+        num_preemptions: how often its pages were taken away.
+    """
+
+    __slots__ = (
+        "_end_of_reply",
+        "announced",
+        "length_limit",
+        "num_computed",
+        "num_preemptions",
+        "order",
+        "pages",
+        "request",
+        "tokens",
+    )
+
+    def __init__(
+        self, request: Request, *, arrival: int, length_limit: int, stop_token_ids: tuple[int, ...]
+    ) -> None:
+        """`length_limit` is the most tokens that context and pool allow; `stop_token_ids` the model's."""
+        sampling = request.sampling
+        num_prompt = len(request.prompt_token_ids)
+        self.request = request
+        self.order = (request.priority, arrival)
+        self.tokens = list(request.prompt_token_ids)
+        self.num_computed = 0
+        self.pages: SequencePages | None = None
+        self.announced = False
+        self.num_preemptions = 0
+        self.length_limit = length_limit
+        if sampling.max_tokens is not None:
+            self.length_limit = min(length_limit, num_prompt + sampling.max_tokens)
+        stops = sampling.stop_token_ids if sampling.ignore_eos else sampling.stop_token_ids + stop_token_ids
+        self._end_of_reply = frozenset(stops)
+
+    @property
+    def request_id(self) -> str:
+        """The request's id."""
+        return self.request.request_id
+
+    @property
+    def num_wanted(self) -> int:
+        """Known tokens that are not computed yet; at least one while the sequence is alive."""
+        return len(self.tokens) - self.num_computed
+
+    @property
+    def last_computed(self) -> int:
+        """Most tokens that it can ever have computed: the last one drawn needs no computing."""
+        return self.length_limit - 1
+
+    @property
+    def num_output_tokens(self) -> int:
+        """Tokens drawn so far."""
+        return len(self.tokens) - len(self.request.prompt_token_ids)
+
+    def chunk(self, count: int) -> tuple[int, ...]:
+        """The next `count` tokens to compute; costs time in `count` only."""
+        start = self.num_computed
+        return tuple(self.tokens[start : start + count])
+
+    def append(self, token_id: int) -> tuple[FinishReason | None, int | None]:
+        """Take a drawn token; returns why the request ends with it, if it does, and the stop token."""
+        self.tokens.append(token_id)
+        if token_id in self._end_of_reply:
+            return FinishReason.STOP, token_id
+        if len(self.tokens) >= self.length_limit:
+            return FinishReason.LENGTH, None
+        return None, None
+
+    def announcement(self) -> NewRequest:
+        """What the executor must know, sent once."""
+        request = self.request
+        return NewRequest(
+            request_id=request.request_id,
+            prompt_token_ids=request.prompt_token_ids,
+            sampling=request.sampling,
+        )
+
+    def usage(self) -> Usage:
+        """Token counts so far."""
+        return Usage(
+            prompt_tokens=len(self.request.prompt_token_ids),
+            output_tokens=self.num_output_tokens,
+            num_preemptions=self.num_preemptions,
+        )

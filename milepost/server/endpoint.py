@@ -1,0 +1,118 @@
+"""The steps that both generating endpoints take before they differ, and the front behind every one."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TypeVar
+
+from starlette.requests import ClientDisconnect
+from starlette.requests import Request as HttpRequest
+
+from milepost.errors import RequestError
+from milepost.server.errors import HttpError
+from milepost.server.fields import HarmlessValues, read_body
+from milepost.server.front import Front
+from milepost.server.requests import SamplingFields
+from milepost.server.streaming import ClientDisconnectedError
+
+__all__ = ["MAX_BODY_BYTES", "check_model", "fields_renamed", "front_of", "new_id", "read_request"]
+
+T = TypeVar("T", bound=SamplingFields)
+
+# A million tokens of text are some 4 MB; escaped and with room to spare.
+MAX_BODY_BYTES = 32 * 1024 * 1024
+
+
+def front_of(http: HttpRequest) -> Front:
+    """The front that the app was built with."""
+    front = http.app.state.front
+    assert isinstance(front, Front)
+    return front
+
+
+def new_id(prefix: str) -> str:
+    """A fresh id such as ``chatcmpl-5f3c...``."""
+    return f"{prefix}-{uuid.uuid4().hex}"
+
+
+def check_model(asked: str, served: str) -> None:
+    """Refuse a request for another model.
+
+    Raises:
+        HttpError: 404, as OpenAI answers it.
+    """
+    if asked != served:
+        raise HttpError(
+            404,
+            f"The model '{asked}' is not served here. Use '{served}'.",
+            param="model",
+            code="model_not_found",
+        )
+
+
+@contextmanager
+def fields_renamed(names: Mapping[str, str]) -> Iterator[None]:
+    """Let a `RequestError` name its field as the client spells it, by `names` (ours -> the client's)."""
+    try:
+        yield
+    except RequestError as error:
+        ours = error.param or ""
+        theirs = names.get(ours, ours)
+        if theirs == ours:
+            raise
+        message = str(error)
+        if message.startswith(f"{ours} "):
+            message = theirs + message.removeprefix(ours)
+        raise type(error)(message, param=theirs) from None
+
+
+async def read_request(http: HttpRequest, kind: type[T], harmless: HarmlessValues) -> T:
+    """Read and check what the client asks for, once it is sure that it could be served now.
+
+    Args:
+        http: the request.
+        kind: the struct of the endpoint's fields.
+        harmless: as of `milepost.server.fields.read_body`.
+
+    Raises:
+        HttpError: 415 for another content type, 413 for a body over the limit, 400 for a field that
+            is not served, 404 for another model.
+        EngineStoppedError: the server takes no new requests.
+        RequestError: fields that don't go together.
+        ClientDisconnectedError: the client went away before the whole body had come.
+    """
+    try:
+        body = await _read_bytes(http)
+    except ClientDisconnect:
+        raise ClientDisconnectedError from None
+    asked = read_body(body, kind, harmless)
+    front = front_of(http)
+    front.check_open()
+    check_model(asked.model, front.services.model_name)
+    asked.check()
+    return asked
+
+
+async def _read_bytes(http: HttpRequest) -> bytes:
+    """A JSON body of bounded size."""
+    content_type = http.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if content_type != "application/json":
+        raise HttpError(
+            415,
+            f"The content type must be application/json. Given: '{content_type}'. "
+            "Send the header 'Content-Type: application/json'.",
+            code="unsupported_media_type",
+        )
+    body = bytearray()
+    async for chunk in http.stream():
+        body += chunk
+        if len(body) > MAX_BODY_BYTES:
+            raise HttpError(
+                413,
+                f"The body must be at most {MAX_BODY_BYTES} bytes. Send a shorter prompt.",
+                code="body_too_large",
+                headers={"Connection": "close"},
+            )
+    return bytes(body)

@@ -1,0 +1,216 @@
+"""The objects that the endpoints answer with, field by field as OpenAI's clients expect them."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from milepost.types import Usage
+
+__all__ = [
+    "ChatChoice",
+    "ChatChunk",
+    "ChatChunkChoice",
+    "ChatCompletion",
+    "ChatDelta",
+    "ChatLogprobs",
+    "ChatMessage",
+    "Completion",
+    "CompletionChoice",
+    "CompletionLogprobs",
+    "FunctionCall",
+    "Model",
+    "ModelList",
+    "PromptTokensDetails",
+    "TokenLogprob",
+    "ToolCallBody",
+    "TopLogprob",
+    "UsageBody",
+    "usage_body",
+]
+
+
+class PromptTokensDetails(msgspec.Struct, frozen=True, kw_only=True):
+    """``cached_tokens``: prompt tokens that were not computed again."""
+
+    cached_tokens: int
+
+
+class UsageBody(msgspec.Struct, frozen=True, kw_only=True):
+    """Token counts of a reply."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
+
+
+def usage_body(usages: list[Usage]) -> UsageBody:
+    """Add up the token counts of the choices of one reply, each of which had a prompt of its own."""
+    prompt = sum(usage.prompt_tokens for usage in usages)
+    output = sum(usage.output_tokens for usage in usages)
+    return UsageBody(
+        prompt_tokens=prompt,
+        completion_tokens=output,
+        total_tokens=prompt + output,
+        prompt_tokens_details=PromptTokensDetails(cached_tokens=sum(usage.cached_tokens for usage in usages)),
+    )
+
+
+# --- log-probabilities ------------------------------------------------------------------------------
+
+
+class TopLogprob(msgspec.Struct, frozen=True, kw_only=True):
+    """One alternative at a token; ``bytes`` are exact where ``token`` can't show half a character."""
+
+    token: str
+    logprob: float
+    bytes: list[int] | None
+
+
+class TokenLogprob(msgspec.Struct, frozen=True, kw_only=True):
+    """A drawn token with its alternatives."""
+
+    token: str
+    logprob: float
+    bytes: list[int] | None
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(msgspec.Struct, frozen=True, kw_only=True):
+    """The chat endpoint's form: one entry for each drawn token, markers of the reply's form included."""
+
+    content: list[TokenLogprob]
+    refusal: None = None
+
+
+class CompletionLogprobs(msgspec.Struct, frozen=True, kw_only=True):
+    """The completions endpoint's form: four lists in step."""
+
+    tokens: list[str]
+    token_logprobs: list[float]
+    top_logprobs: list[dict[str, float]]
+    text_offset: list[int]
+
+
+# --- chat -------------------------------------------------------------------------------------------
+
+
+class FunctionCall(msgspec.Struct, frozen=True, kw_only=True):
+    """The function that the model calls; ``arguments`` is JSON text."""
+
+    name: str
+    arguments: str
+
+
+class ToolCallBody(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool call; ``index`` is there in a stream only."""
+
+    id: str
+    function: FunctionCall
+    type: Literal["function"] = "function"
+    index: int | UnsetType = UNSET
+
+
+class ChatMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """The reply; ``content`` is null when it holds tool calls and nothing else."""
+
+    role: Literal["assistant"] = "assistant"
+    content: str | None
+    refusal: None = None
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: list[ToolCallBody] | UnsetType = UNSET
+
+
+class ChatChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """The one choice of a reply."""
+
+    index: int = 0
+    message: ChatMessage
+    logprobs: ChatLogprobs | None = None
+    finish_reason: str
+
+
+class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
+    """A whole chat reply."""
+
+    id: str
+    object: Literal["chat.completion"] = "chat.completion"
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: UsageBody
+    system_fingerprint: str
+
+
+class ChatDelta(msgspec.Struct, frozen=True, kw_only=True):
+    """What a chunk adds to the reply."""
+
+    role: Literal["assistant"] | UnsetType = UNSET
+    content: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: list[ToolCallBody] | UnsetType = UNSET
+
+
+class ChatChunkChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """The one choice of a chunk."""
+
+    index: int = 0
+    delta: ChatDelta
+    logprobs: ChatLogprobs | None = None
+    finish_reason: str | None = None
+
+
+class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):
+    """One event of a streamed chat reply."""
+
+    id: str
+    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
+    created: int
+    model: str
+    choices: list[ChatChunkChoice]
+    usage: UsageBody | UnsetType | None = UNSET
+    system_fingerprint: str
+
+
+# --- completions and models -------------------------------------------------------------------------
+
+
+class CompletionChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """The continuation of one prompt, or what a chunk adds to it."""
+
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None = None
+    finish_reason: str | None
+
+
+class Completion(msgspec.Struct, frozen=True, kw_only=True):
+    """A whole reply of the completions endpoint, or one event of it: both bear the same name there."""
+
+    id: str
+    object: Literal["text_completion"] = "text_completion"
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    usage: UsageBody | UnsetType | None = UNSET
+    system_fingerprint: str
+
+
+class Model(msgspec.Struct, frozen=True, kw_only=True):
+    """The model that is served; ``max_model_len`` is beyond OpenAI's protocol."""
+
+    id: str
+    object: Literal["model"] = "model"
+    created: int
+    owned_by: Literal["milepost"] = "milepost"
+    max_model_len: int
+
+
+class ModelList(msgspec.Struct, frozen=True, kw_only=True):
+    """Reply of ``/v1/models``."""
+
+    object: Literal["list"] = "list"
+    data: list[Model]

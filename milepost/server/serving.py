@@ -1,0 +1,137 @@
+"""Run the application on a port until told to stop; then finish what runs."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import time
+from collections.abc import Callable
+from types import FrameType
+
+import uvicorn
+from starlette.applications import Starlette
+
+from milepost.errors import ConfigError
+from milepost.server.front import Front
+
+__all__ = ["DEFAULT_DRAIN_SECONDS", "DrainingServer", "bind", "serve"]
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_DRAIN_SECONDS = 60.0
+BACKLOG = 2048
+MAX_PORT = 65535
+
+# After the last request has ended, its bytes may still be on their way to a slow reader.
+FLUSH_SECONDS = 5
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Take a port, before the model is loaded: a taken one must not cost a minute.
+
+    Args:
+        host: an address or name of this machine.
+        port: 0 takes any free one.
+
+    Raises:
+        ConfigError: the port is taken or may not be used, or the host is not this machine's.
+    """
+    if not 0 <= port <= MAX_PORT:  # getaddrinfo would wrap it around
+        raise ConfigError(f"--port must be between 0 and {MAX_PORT}. Given: {port}.")
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise ConfigError(f"Can't listen on {host}:{port}: {error}. Choose another --host.") from None
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise ConfigError(
+            f"Can't listen on {host}:{port}: {error.strerror}. Choose another --port, or 0 for any free one."
+        ) from None
+    return listener
+
+
+def serve(
+    app: Starlette,
+    listener: socket.socket,
+    *,
+    drain_seconds: float = DEFAULT_DRAIN_SECONDS,
+    log_level: str = "warning",
+    on_ready: Callable[[str], None] | None = None,
+) -> None:
+    """Serve until SIGTERM or SIGINT; then refuse new requests, finish the running ones and return.
+
+    Args:
+        app: from `create_app`.
+        listener: from `bind`; closed at the end.
+        drain_seconds: how long running requests may take; then they are aborted. A second signal
+            aborts them at once.
+        log_level: of the HTTP server's own log.
+        on_ready: called with the server's address once it answers.
+    """
+    DrainingServer(app, drain_seconds=drain_seconds, log_level=log_level, on_ready=on_ready).run([listener])
+
+
+class DrainingServer(uvicorn.Server):
+    """Uvicorn closes its port at the first signal; this one answers 503 until the running requests end.
+
+    The arguments are those of `serve`.
+    """
+
+    def __init__(
+        self,
+        app: Starlette,
+        *,
+        drain_seconds: float = DEFAULT_DRAIN_SECONDS,
+        log_level: str = "warning",
+        on_ready: Callable[[str], None] | None = None,
+    ) -> None:
+        config = uvicorn.Config(
+            app,
+            http="httptools",
+            loop="uvloop",
+            lifespan="off",
+            ws="none",
+            log_level=log_level,
+            access_log=log_level in {"info", "debug"},
+            server_header=False,
+            timeout_graceful_shutdown=FLUSH_SECONDS,
+        )
+        super().__init__(config)
+        self._front: Front = app.state.front
+        self._drain_seconds = drain_seconds
+        self._deadline: float | None = None
+        self._on_ready = on_ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start to answer, and say so."""
+        await super().startup(sockets)
+        if self._on_ready is not None and sockets:
+            host, port = sockets[0].getsockname()[:2]
+            self._on_ready(f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}")
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """First signal: drain. Second: abort what still runs. The process then ends in its own time."""
+        now = time.monotonic()
+        if self._front.draining:
+            self._deadline = now
+        else:
+            self._front.draining = True
+            self._deadline = now + self._drain_seconds
+
+    async def on_tick(self, counter: int) -> bool:
+        """Called ten times a second: whether to stop now."""
+        if await super().on_tick(counter):
+            return True
+        if self._deadline is None:
+            return False
+        if self._front.num_running and time.monotonic() >= self._deadline:
+            logger.warning("The time to drain is over: aborting %d requests", self._front.num_running)
+            self._front.abort_all()
+        return not self._front.num_running or time.monotonic() >= self._deadline + FLUSH_SECONDS

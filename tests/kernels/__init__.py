@@ -1,0 +1,1 @@
+"""Tests of the kernels: every fast version against its reference."""

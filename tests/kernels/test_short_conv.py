@@ -1,0 +1,142 @@
+"""Short convolution: the shifted form and its window in the state against the token loop."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from milepost.errors import InvariantError
+from milepost.kernels.paging import PagedState, Ragged
+from milepost.kernels.short_conv import cpu, reference, window_tiles
+from tests.kernels.arenas import LENGTHS, STARTS, assert_near, ragged, ulps
+
+FIRST_TILE = 4
+
+
+@dataclass(frozen=True)
+class Case:
+    """One convolution over rows whose windows lie on shuffled pages of a poisoned arena."""
+
+    u: Tensor
+    weight: Tensor
+    state: PagedState
+    rows: Ragged
+
+    @classmethod
+    def random(cls, lengths: list[int], starts: list[int], channels: int, taps: int, width: int) -> Case:
+        rows = ragged(lengths, starts)
+        tiles = -(-(taps - 1) * channels // width)
+        pages = -(-(FIRST_TILE + tiles) // 3)
+        table = (torch.randperm(len(lengths) * pages + 2) + 1)[: len(lengths) * pages].view(-1, pages)
+        conv = torch.full(((len(lengths) * pages + 3) * 3, width), float("nan"), dtype=torch.float64)
+        case = cls(
+            u=torch.randn(sum(lengths), channels, dtype=torch.float64),
+            weight=torch.randn(channels, taps, dtype=torch.float64),
+            state=PagedState(recurrent=conv[:, None], conv=conv, table=table, tiles_per_page=3),
+            rows=rows,
+        )
+        mask = case.written()
+        for row, start in enumerate(starts):
+            if start > 0:
+                tile_ids = case.state.tile_ids(FIRST_TILE, tiles)[row]
+                own = torch.zeros_like(mask)
+                own[tile_ids] = mask[tile_ids]
+                conv[own] = torch.randn(int(own.sum()), dtype=torch.float64)
+        return case
+
+    def to(self, dtype: torch.dtype) -> Case:
+        state = replace(self.state, conv=self.state.conv.to(dtype, copy=True))
+        return replace(self, u=self.u.to(dtype), state=state)
+
+    def written(self) -> Tensor:
+        """Mask over conv's elements: the windows, without the rest of their last tiles."""
+        channels, taps = self.weight.shape
+        size = (taps - 1) * channels
+        tiles = self.state.tile_ids(FIRST_TILE, window_tiles(self.state, taps - 1, channels))
+        mask = torch.zeros(self.state.conv.shape, dtype=torch.bool)
+        for row in tiles.tolist():
+            for i, tile in enumerate(row):
+                mask[tile, : size - i * mask.shape[1]] = True
+        return mask
+
+
+def check_against_reference(case: Case, dtype: torch.dtype = torch.float32) -> None:
+    fast = case.to(dtype)
+    exact = fast.to(torch.float64)
+    mask = case.written()
+    outside = fast.state.conv[~mask].clone()
+    got = cpu.short_conv(fast.u, fast.weight, fast.state, FIRST_TILE, fast.rows)
+    want = reference.short_conv(exact.u, exact.weight, exact.state, FIRST_TILE, exact.rows)
+    assert got.dtype == dtype
+    assert_near(got, want, ulps(dtype))
+    # The window is a copy of inputs, so it is exact.
+    assert torch.equal(fast.state.conv[mask].double(), exact.state.conv[mask])
+    assert torch.equal(fast.state.conv[~mask].view(torch.uint8), outside.view(torch.uint8))
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("start", STARTS)
+def test_one_row_of_any_length_from_any_start(length: int, start: int) -> None:
+    check_against_reference(Case.random([length], [start], 10, 4, 16))
+
+
+@pytest.mark.parametrize(
+    ("channels", "taps", "width"), [(6, 4, 16), (8, 2, 8), (5, 3, 4), (7, 5, 100), (4, 4, 12)]
+)
+def test_mixed_rows_and_tile_widths(channels: int, taps: int, width: int) -> None:
+    check_against_reference(Case.random([1, 3, 2, 66, 1, 4], [0, 1, 0, 64, 7, 2], channels, taps, width))
+
+
+def test_all_rows_one_token() -> None:
+    check_against_reference(Case.random([1] * 4, [0, 1, 2, 100], 6, 4, 5))
+
+
+def test_rows_shorter_than_the_window_keep_the_older_inputs() -> None:
+    case = Case.random([1, 2], [0, 5], 3, 4, 9)
+    before = case.state.conv[case.state.tile_ids(FIRST_TILE, 1)[1, 0]].view(3, 3).clone()
+    cpu.short_conv(case.u, case.weight, case.state, FIRST_TILE, case.rows)
+    after = case.state.conv[case.state.tile_ids(FIRST_TILE, 1)[:, 0]].view(2, 3, 3)
+    assert torch.equal(after[0], torch.stack([torch.zeros(3), torch.zeros(3), case.u[0]]))
+    assert torch.equal(after[1], torch.stack([before[2], case.u[1], case.u[2]]))
+
+
+def test_other_dtypes() -> None:
+    check_against_reference(Case.random([1, 20, 3], [0, 9, 64], 8, 4, 10), torch.bfloat16)
+    check_against_reference(Case.random([1, 20, 3], [0, 9, 64], 8, 4, 10), torch.float64)
+
+
+@pytest.mark.parametrize("split", [1, 2, 3, 4, 64, 65, 69])
+def test_one_shot_equals_split(split: int) -> None:
+    whole = Case.random([70], [0], 6, 4, 16).to(torch.float32)
+    parts = Case.random([70], [0], 6, 4, 16).to(torch.float32)
+    want = cpu.short_conv(whole.u, whole.weight, whole.state, FIRST_TILE, whole.rows)
+    first = cpu.short_conv(whole.u[:split], whole.weight, parts.state, FIRST_TILE, ragged([split]))
+    rest = ragged([70 - split], [split])
+    second = cpu.short_conv(whole.u[split:], whole.weight, parts.state, FIRST_TILE, rest)
+    assert_near(torch.cat([first, second]), want, 1e-6)
+    assert torch.equal(whole.state.conv[whole.written()], parts.state.conv[parts.written()])
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    rows=st.lists(st.tuples(st.integers(1, 70), st.integers(0, 3)), min_size=1, max_size=6),
+    channels=st.integers(1, 9),
+    taps=st.integers(2, 5),
+    width=st.integers(1, 40),
+)
+def test_fuzz(rows: list[tuple[int, int]], channels: int, taps: int, width: int) -> None:
+    lengths, starts = [length for length, _ in rows], [start for _, start in rows]
+    check_against_reference(Case.random(lengths, starts, channels, taps, width))
+
+
+def test_wrong_shapes_are_named() -> None:
+    case = Case.random([2], [0], 6, 4, 16)
+    with pytest.raises(InvariantError, match=r"weight must have shape \[6, \*\]"):
+        reference.short_conv(case.u, case.weight[:5], case.state, FIRST_TILE, case.rows)
+    with pytest.raises(InvariantError, match="needs tiles up to 103"):
+        cpu.short_conv(case.u, case.weight, case.state, 101, case.rows)

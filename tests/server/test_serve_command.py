@@ -1,0 +1,193 @@
+"""`milepost serve` as a process, with a real model, driven by OpenAI's own client."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from openai import OpenAI
+
+from milepost.testing.toy_checkpoint import write_toy_checkpoint
+from tests.repository.paths import ROOT
+from tests.server.scripted_server import read_metric
+
+MODEL = "toy"
+MESSAGES: Any = [{"role": "user", "content": "The code for amber is 7412."}]
+START_SECONDS = 120
+
+
+@dataclass
+class Served:
+    """A running `milepost serve`."""
+
+    process: subprocess.Popen[str]
+    url: str
+
+    def client(self) -> OpenAI:
+        return OpenAI(base_url=f"{self.url}/v1", api_key="unused", max_retries=0, timeout=60)
+
+    def metric(self, name: str) -> float:
+        return read_metric(self.url, name)
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_toy_checkpoint(tmp_path_factory.mktemp("checkpoints") / MODEL, "kimi_k3", 3)
+
+
+def command(folder: Path, *options: str) -> list[str]:
+    common = ["--memory", "64MiB", "--threads", "1", "--served-model-name", MODEL]
+    return [sys.executable, "-m", "milepost", "serve", str(folder), *common, *options]
+
+
+def start(folder: Path, *options: str) -> Served:
+    """Start a server on a free port and wait for its address."""
+    process = subprocess.Popen(
+        command(folder, "--port", "0", *options), cwd=ROOT, stderr=subprocess.PIPE, text=True
+    )
+    # A process that never says its address must not hang the tests.
+    watchdog = threading.Timer(START_SECONDS, process.kill)
+    watchdog.start()
+    try:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if match := re.search(r"(http://[\w.]+:\d+)/v1", line):
+                return Served(process, match[1])
+    finally:
+        watchdog.cancel()
+    raise AssertionError(f"milepost serve ended with {process.wait()}")
+
+
+def finish(served: Served) -> int:
+    served.process.send_signal(signal.SIGTERM)
+    try:
+        return served.process.wait(30)
+    finally:
+        served.process.kill()
+        served.process.communicate()
+
+
+@pytest.fixture(scope="module")
+def served(folder: Path) -> Iterator[Served]:
+    served = start(folder)
+    yield served
+    assert finish(served) == 0
+
+
+@pytest.fixture
+def client(served: Served) -> Iterator[OpenAI]:
+    with served.client() as client:
+        yield client
+
+
+def complete(client: OpenAI, **options: Any) -> Any:
+    asked: Any = {"model": MODEL, "prompt": "the road and the mile", "max_tokens": 12} | options
+    return client.completions.create(**asked, extra_body={"ignore_eos": True})
+
+
+def test_streamed_chat_is_the_whole_chat(client: OpenAI) -> None:
+    options: Any = {"model": MODEL, "messages": MESSAGES, "temperature": 0, "max_tokens": 20}
+    whole = client.chat.completions.create(**options)
+    chunks = list(
+        client.chat.completions.create(**options, stream=True, stream_options={"include_usage": True})
+    )
+    message = whole.choices[0].message.model_dump()
+    for part in ("content", "reasoning_content"):
+        deltas = [chunk.choices[0].delta.model_dump() for chunk in chunks if chunk.choices]
+        assert "".join(delta.get(part) or "" for delta in deltas) == (message.get(part) or "")
+    assert chunks[-2].choices[0].finish_reason == whole.choices[0].finish_reason
+    assert chunks[-1].usage == whole.usage
+
+
+def test_greedy_alone_and_beside_others(client: OpenAI) -> None:
+    alone = complete(client, temperature=0).choices[0].text
+    assert alone
+    prompts = ["the road and the mile", "b", "there are those who set them thick", "d"]
+    together = complete(client, prompt=prompts, temperature=0)
+    assert together.choices[0].text == alone
+    assert [choice.finish_reason for choice in together.choices] == ["length"] * 4
+
+
+def test_a_seed_repeats_a_draw_beside_others_too(client: OpenAI) -> None:
+    first = complete(client, seed=7, max_tokens=24).choices[0].text
+    beside = complete(client, prompt=["the road and the mile", "x", "y"], seed=7, max_tokens=24)
+    assert beside.choices[0].text == first
+    assert complete(client, seed=8, max_tokens=24).choices[0].text != first
+
+
+def test_stop_string_cuts_the_greedy_text(client: OpenAI) -> None:
+    text = complete(client, temperature=0, max_tokens=24).choices[0].text
+    stop = text[len(text) // 2 :][:3]
+    cut = complete(client, temperature=0, max_tokens=24, stop=stop).choices[0]
+    assert cut.finish_reason == "stop"
+    assert cut.text == text[: text.index(stop)]
+
+
+def test_logprobs_of_greedy_tokens_are_the_best(client: OpenAI) -> None:
+    logprobs = complete(client, temperature=0, max_tokens=5, logprobs=3).choices[0].logprobs
+    assert len(logprobs.tokens) == 5
+    for chosen, top in zip(logprobs.token_logprobs, logprobs.top_logprobs, strict=True):
+        assert len(top) == 3
+        assert chosen == max(top.values()) <= 0
+
+
+def test_error_bodies(client: OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        complete(client, n=2)
+    assert caught.value.param == "n"
+    with pytest.raises(openai.NotFoundError):
+        client.models.retrieve("another")
+
+
+def test_a_disconnect_frees_the_pages(served: Served, client: OpenAI) -> None:
+    with complete(client, stream=True, max_tokens=10_000) as stream:
+        next(iter(stream))
+        assert served.metric("milepost_running_requests") == 1
+    deadline = time.monotonic() + 10
+    while served.metric('milepost_pages{state="owned"}') > 0:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_sigterm_drains_and_exits_with_0(folder: Path) -> None:
+    served = start(folder)
+    with served.client() as client:
+        stream = complete(client, stream=True, max_tokens=60)
+        chunks = iter(stream)
+        next(chunks)
+        served.process.send_signal(signal.SIGTERM)
+        rest = list(chunks)
+    assert rest[-1].choices[0].finish_reason == "length"
+    assert served.process.wait(30) == 0
+    served.process.communicate()
+
+
+def test_a_taken_port_is_one_line_and_exit_code_2(folder: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        result = subprocess.run(
+            command(folder, "--port", str(port)),
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+            env=os.environ | {"COLUMNS": "200"},
+            timeout=START_SECONDS,
+        )
+    assert result.returncode == 2
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("milepost: error: ")
+    assert f"127.0.0.1:{port}" in line
+    assert "--port" in line
