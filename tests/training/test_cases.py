@@ -44,17 +44,17 @@ def test_distractors_never_tell_a_code() -> None:
     assert not any("code" in cases.distractor(rng) for _ in range(500))
 
 
-def test_spans_are_the_assistants_words(tokenizer: ToyTokenizer) -> None:
-    form = ChatForm(tokenizer)
-    closing = "<|close|>response<|sep|><|close|>message<|sep|><|end_of_msg|>"
-    for seed in range(5):
-        for make in (lambda rng: DialogueWriter(form, rng, 2000).write(), lambda rng: drill(form, rng, 2000)):
-            dialogue = make(Random(seed))
-            assert len(dialogue.ids) == 2000
-            assert dialogue.spans
-            for span in dialogue.spans:
-                assert tokenizer.decode(dialogue.ids[: span.start]).endswith("<|open|>response<|sep|>")
-                assert tokenizer.decode(dialogue.ids[span.start : span.stop]).endswith(closing)
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("back_to_back", [True, False])
+def test_spans_are_the_assistants_words(tokenizer: ToyTokenizer, seed: int, back_to_back: bool) -> None:
+    form, rng = ChatForm(tokenizer), Random(seed)
+    dialogue = drill(form, rng, 2000) if back_to_back else DialogueWriter(form, rng, 2000).write()
+    assert len(dialogue.ids) == 2000
+    assert dialogue.spans
+    for span in dialogue.spans:
+        assert tokenizer.decode(dialogue.ids[: span.start]).endswith("<|open|>response<|sep|>")
+        said = tokenizer.decode(dialogue.ids[span.start : span.stop])
+        assert said.endswith("<|close|>response<|sep|><|close|>message<|sep|><|end_of_msg|>")
 
 
 def test_prompt_and_answer_make_the_rendered_dialogue(tokenizer: ToyTokenizer) -> None:
