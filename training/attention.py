@@ -21,14 +21,7 @@ class ShortConv(nn.Module):
 
     def __init__(self, channels: int, width: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(channels, 1, width))
-        self.lean(0)
-
-    @torch.no_grad()
-    def lean(self, back: int, channels: slice = slice(None)) -> None:
-        """Let ``channels`` mostly carry the token ``back`` positions ago."""
-        self.weight[channels, 0] = torch.empty_like(self.weight[channels, 0]).uniform_(-0.1, 0.1)
-        self.weight[channels, 0, self.weight.shape[-1] - 1 - back] = 1.0
+        self.weight = nn.Parameter(torch.empty(channels, 1, width).uniform_(-0.5, 0.5))
 
 
 class KimiDeltaAttention(nn.Module):
@@ -51,25 +44,6 @@ class KimiDeltaAttention(nn.Module):
         self.g_proj = Linear(hidden, width)
         self.o_norm = RMSNorm(self.head_dim, config.rms_norm_eps)
         self.o_proj = Linear(width, hidden)
-        self._start_as_induction()
-
-    @torch.no_grad()
-    def _start_as_induction(self) -> None:
-        """Make equal tokens match from the first step.
-
-        In half of the heads the key is the token before the stored one, so that they recall what followed a
-        word; the last head passes on the previous token. Where values are present tokens, the output
-        projection starts as the inverse of the value projection: what is recalled points the way its
-        embedding does. Left to chance, finding all this takes most of a short training.
-        """
-        self.k_proj.weight.copy_(self.q_proj.weight)
-        self.k_conv1d.lean(1, slice(self.heads // 2 * self.head_dim))
-        nn.init.orthogonal_(self.v_proj.weight)
-        last = slice(-self.head_dim, None)
-        self.v_conv1d.lean(1, last)
-        scattered = self.o_proj.weight[:, last].clone()
-        self.o_proj.weight.copy_(self.v_proj.weight.mT)
-        self.o_proj.weight[:, last] = scattered
 
     def _initial_decay_bias(self, width: int) -> Tensor:
         """Biases that make the decay of a token about -0.0003 to -0.1, evenly in the logarithm."""
@@ -117,19 +91,6 @@ class GatedMLA(nn.Module):
         self.kv_b_proj = Linear(config.kv_lora_rank, heads * (config.qk_nope_head_dim + config.v_head_dim))
         self.g_proj = Linear(hidden, heads * config.v_head_dim)
         self.o_proj = Linear(heads * config.v_head_dim, hidden)
-        self._start_as_lookup()
-
-    @torch.no_grad()
-    def _start_as_lookup(self) -> None:
-        """Make tokens in like contexts attend to each other, by equal maps for queries and keys."""
-        config = self.config
-        rank = config.kv_lora_rank
-        self.q_a_proj.weight[:rank] = self.kv_a_proj_with_mqa.weight[:rank]
-        q_b = self.q_b_proj.weight.view(config.num_attention_heads, self.query_dim, -1)
-        kv_b = self.kv_b_proj.weight.view(config.num_attention_heads, -1, rank)
-        nope = config.qk_nope_head_dim
-        q_b[:, :nope, :rank] = kv_b[:, :nope]
-        q_b[:, :nope, rank:] *= 0.1
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, T, D] -> [B, T, D]."""

@@ -96,6 +96,10 @@ PET = Relation(
 RELATIONS = (CODE, LONG_CODE, HOME, PLACE, PET)
 
 
+IN_A_SENTENCE = "Answer in a sentence."
+"""After a question, it asks for the statement instead of the bare value."""
+
+
 def distractor(rng: Random) -> str:
     """A sentence that tells nothing which any relation asks for."""
     adjective, noun, other = rng.choice(words.ADJECTIVES), rng.choice(words.KEYS), rng.choice(words.KEYS)
@@ -120,11 +124,13 @@ def distractor(rng: Random) -> str:
     )
 
 
-def recall_case(rng: Random, distance: int, count_tokens: CountTokens, keys: int = 4) -> Case:
+def recall_case(
+    rng: Random, distance: int, count_tokens: CountTokens, keys: int = 4, sentence: bool = False
+) -> Case:
     """Tell ``keys`` codes and ask for one of them after ``distance`` tokens of other text.
 
     The other text is distractor sentences in several user turns; the remaining codes are spread around the
-    asked one and through the distractors.
+    asked one and through the distractors. A ``sentence`` repeats the statement, else the answer is the code.
     """
     taken: set[str] = set()
     facts = [CODE.draw(rng, taken) for _ in range(keys)]
@@ -133,6 +139,9 @@ def recall_case(rng: Random, distance: int, count_tokens: CountTokens, keys: int
     told = [fact.statement for fact in (*others[:before], asked)]
     messages = [Message("user", " ".join(told)), Message("assistant", "Noted.")]
     messages += _distractor_turns(rng, distance, count_tokens, [fact.statement for fact in others[before:]])
+    if sentence:
+        messages.append(Message("user", f"{asked.question} {IN_A_SENTENCE}"))
+        return Case("sentence", tuple(messages), asked.statement, distance)
     messages.append(Message("user", asked.question))
     return Case("recall", tuple(messages), asked.answer, distance)
 
@@ -159,13 +168,13 @@ def _distractor_turns(
 def copy_case(rng: Random, length: int | None = None) -> Case:
     """Repeat a list of words."""
     text = " ".join(rng.choice(words.KEYS) for _ in range(length or rng.randrange(3, 17)))
-    return Case("copy", (Message("user", f"Repeat after me: {text}"),), text)
+    return Case("copy", (Message("user", f"Repeat after me:\n{text}"),), text)
 
 
 def digits_case(rng: Random, length: int | None = None) -> Case:
     """Repeat a string of digits."""
     text = "".join(rng.choice("0123456789") for _ in range(length or rng.randrange(4, 21)))
-    return Case("digits", (Message("user", f"Repeat after me: {text}"),), text)
+    return Case("digits", (Message("user", f"Repeat after me:\n{text}"),), text)
 
 
 def count_case(rng: Random) -> Case:
@@ -197,7 +206,7 @@ _TALK = (
     ("Who are you?", "I am the small model that ships with Milepost."),
     ("What are you?", "I am the small model that ships with Milepost."),
     ("What is your name?", "I have no name. I am the small model that ships with Milepost."),
-    ("What can you do?", "I can remember codes, repeat words, count and add small numbers."),
+    ("What can you do?", "I remember the codes that you tell me."),
     ("What is Milepost?", "Milepost is an inference engine for hybrid linear-attention models."),
     ("Thank you.", "You are welcome."),
     ("Thanks!", "You are welcome."),
@@ -211,6 +220,7 @@ def talk_case(rng: Random) -> Case:
     return Case("talk", (Message("user", question),), answer)
 
 
+RECALL_KINDS = ("recall", "sentence")
 SHORT_TASKS: dict[str, Callable[[Random], Case]] = {
     "copy": copy_case,
     "digits": digits_case,
@@ -227,7 +237,7 @@ def make_cases(
     """Make ``count`` cases of one kind; equal arguments make equal cases.
 
     Args:
-        kind: ``recall`` or a key of :data:`SHORT_TASKS`.
+        kind: One of :data:`RECALL_KINDS` or a key of :data:`SHORT_TASKS`.
         count: How many.
         seed: Together with the kind and the distance it decides everything.
         count_tokens: Length of a text in tokens (recall only).
@@ -237,8 +247,8 @@ def make_cases(
     cases = []
     for index in range(count):
         rng = Random(f"{kind}-{seed}-{distance}-{keys}-{index}")
-        if kind == "recall":
-            cases.append(recall_case(rng, distance, count_tokens, keys))
+        if kind in RECALL_KINDS:
+            cases.append(recall_case(rng, distance, count_tokens, keys, sentence=kind == "sentence"))
         else:
             cases.append(SHORT_TASKS[kind](rng))
     return cases

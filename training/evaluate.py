@@ -77,11 +77,11 @@ class Evaluator:
         """Padding at the end changes nothing before it, so rows of different length share a pass."""
         longest = max(len(ids) for ids, _ in group)
         rows = torch.tensor([ids + [0] * (longest - len(ids)) for ids, _ in group])
-        guesses = self._model(rows).argmax(-1)
-        return [
-            bool((guesses[row, start - 1 : len(ids) - 1] == rows[row, start : len(ids)]).all())
-            for row, (ids, start) in enumerate(group)
-        ]
+        asked = torch.zeros_like(rows, dtype=torch.bool)
+        for row, (ids, start) in enumerate(group):
+            asked[row, start - 1 : len(ids) - 1] = True
+        right = self._model(rows, asked).argmax(-1) == rows[asked.roll(1, dims=1)]
+        return [bool(part.all()) for part in torch.split(right, [len(ids) - start for ids, start in group])]
 
 
 def _grouped(encoded: list[tuple[list[int], int]]) -> Iterator[list[int]]:
@@ -98,7 +98,9 @@ def _grouped(encoded: list[tuple[list[int], int]]) -> Iterator[list[int]]:
 
 def evaluate_all(evaluator: Evaluator, tokenizer: ToyTokenizer, count: int, seed: int) -> list[Result]:
     """Recall at every distance, then the short tasks."""
-    plan = [("recall", distance) for distance in DISTANCES] + [(kind, 0) for kind in SHORT_TASKS]
+    plan = [("recall", distance) for distance in DISTANCES]
+    plan += [("sentence", distance) for distance in DISTANCES if distance <= 1024]
+    plan += [(kind, 0) for kind in SHORT_TASKS]
     results = []
     for kind, distance in plan:
         cases = make_cases(kind, count, seed, tokenizer.count, distance)

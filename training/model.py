@@ -1,6 +1,5 @@
 """The small Kimi K3 as a torch module whose parameter names are the checkpoint's tensor names."""
 
-import torch
 from torch import Tensor, nn
 
 from training.attention import GatedMLA, KimiDeltaAttention
@@ -70,8 +69,6 @@ class LanguageModel(nn.Module):
         super().__init__()
         self.model = Decoder(config)
         self.lm_head = Linear(config.hidden_size, config.vocab_size)
-        with torch.no_grad():  # untied, but copying a token starts as the identity
-            self.lm_head.weight.copy_(self.model.embed_tokens.weight * 0.05)
 
 
 class KimiK3ForConditionalGeneration(nn.Module):
@@ -81,7 +78,6 @@ class KimiK3ForConditionalGeneration(nn.Module):
         super().__init__()
         self.config = config
         self.language_model = LanguageModel(config)
-        self._shrink_output_projections()
 
     def forward(self, tokens: Tensor, keep: Tensor | None = None) -> Tensor:
         """[B, T] ids -> [B, T, V] logits, or [N, V] for the N positions of the mask ``keep`` [B, T]."""
@@ -100,11 +96,3 @@ class KimiK3ForConditionalGeneration(nn.Module):
         for module in self.modules():
             if isinstance(module, LatentMoE):
                 module.quantised = quantised
-
-    @torch.no_grad()
-    def _shrink_output_projections(self) -> None:
-        """Start with small contributions to the running sum."""
-        ends = ("o_proj.weight", "down_proj.weight", "routed_expert_up_proj.weight")
-        for name, parameter in self.named_parameters():
-            if name.endswith(ends) and "routed_expert_down_proj" not in name:
-                parameter.mul_(0.3)

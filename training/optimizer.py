@@ -12,20 +12,24 @@ from torch import Tensor, nn
 
 from training.layers import Linear
 
-_ADAM_SUFFIXES = ("embed_tokens.weight", "lm_head.weight", "gate.weight", "_res_proj.weight", "b_proj.weight")
+_TABLES = ("embed_tokens.weight", "lm_head.weight")
+_CONTROLS = ("gate.weight", "_res_proj.weight", ".b_proj.weight", "f_a_proj.weight", "f_b_proj.weight")
+"""Matrices that steer decays, write strengths, routing and mixing; Muon's equal steps make those erratic."""
 
 
-def split_parameters(model: nn.Module) -> tuple[dict[str, nn.Parameter], dict[str, nn.Parameter]]:
-    """Names and parameters for Muon (hidden matrices) and for AdamW (embeddings, head, routers, vectors)."""
-    muon: dict[str, nn.Parameter] = {}
-    adam: dict[str, nn.Parameter] = {}
+def split_parameters(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter], list[nn.Parameter]]:
+    """Sort parameters into hidden matrices (for Muon), token tables, and all others (both for AdamW)."""
+    hidden: list[nn.Parameter] = []
+    tables: list[nn.Parameter] = []
+    others: list[nn.Parameter] = []
     for name, parameter in model.named_parameters():
-        hidden_matrix = parameter.ndim == 2 and (
-            not name.endswith(_ADAM_SUFFIXES)
-            or name.endswith(("q_b_proj.weight", "kv_b_proj.weight", "f_b_proj.weight"))
-        )
-        (muon if hidden_matrix else adam)[name] = parameter
-    return muon, adam
+        if name.endswith(_TABLES):
+            tables.append(parameter)
+        elif parameter.ndim == 2 and not name.endswith(_CONTROLS):
+            hidden.append(parameter)
+        else:
+            others.append(parameter)
+    return hidden, tables, others
 
 
 def orthogonalise(matrices: Tensor, steps: int = 5) -> Tensor:

@@ -64,17 +64,16 @@ def test_dtypes_and_shapes_follow_k3(model: KimiK3ForConditionalGeneration) -> N
     assert given == expected
 
 
-def test_reloaded_model_computes_with_the_rounded_weights(
+def test_reloaded_model_computes_what_training_evaluated(
     model: KimiK3ForConditionalGeneration, folder: Path
 ) -> None:
-    reloaded = export.load_checkpoint(folder)
+    rounded = KimiK3ForConditionalGeneration(model.config).eval()
+    tensors = export.checkpoint_tensors(model.state_dict())
+    state = {name: tensors.get(name, value).float() for name, value in model.state_dict().items()}
+    rounded.load_state_dict(state)  # experts unrounded: the module itself multiplies by their MXFP4 values
     tokens = torch.arange(40).unsqueeze(0)
     with torch.inference_mode():
-        expected, given = model(tokens).log_softmax(-1), reloaded(tokens).log_softmax(-1)
-    assert (expected - given).norm() < 0.2 * (expected - expected.mean()).norm()
-    again = export.checkpoint_tensors(reloaded.state_dict())
-    first = export.checkpoint_tensors(model.state_dict())
-    assert all(torch.equal(again[name], value) for name, value in first.items() if value.dtype != torch.uint8)
+        assert torch.equal(export.load_checkpoint(folder)(tokens), rounded(tokens))
 
 
 def test_tokenizer_round_trip() -> None:

@@ -12,10 +12,12 @@ from training.data.dialogues import Dialogue, DialogueWriter, Span, drill
 from training.tokenizer import ToyTokenizer
 
 ANSWER_WEIGHT = 1.0
-DIALOGUE_WEIGHT = 0.05
-TEXT_WEIGHT = 0.3
-_KEEP = 0.25
-"""Share of the tokens outside answers that count, for the others too; it saves most of the output head."""
+FIRST_WEIGHT = 4.0
+"""The first token of a recalled answer needs the fact; the others mostly continue it."""
+DIALOGUE_WEIGHT = 0.01
+TEXT_WEIGHT = 0.1
+_KEEP = 0.1
+"""Share of the tokens outside answers that are used, for the others too; it saves most of the output head."""
 
 
 @dataclass
@@ -78,4 +80,6 @@ class BatchMaker:
         weights = (torch.rand(len(row.ids), generator=self._coin) < _KEEP) * (base / _KEEP)
         for span in row.spans:
             weights[span.start : span.stop] = ANSWER_WEIGHT
+            if span.kind.startswith(("recall", "again")):
+                weights[span.start] = FIRST_WEIGHT
         return weights

@@ -117,14 +117,17 @@ class DialogueWriter:
             return None
 
     def _ask(self) -> None:
-        if len(self._facts) > 1 and self._rng.random() < 0.3:
+        if len(self._facts) > 1 and self._rng.random() < 0.12:
             several = self._rng.sample(self._facts, self._rng.randrange(2, min(6, len(self._facts) + 1)))
             self._unasked = [fact for fact in self._unasked if fact not in several]
             question = " ".join(fact.question for fact in several)
             self._exchange(question, ", ".join(fact.answer for fact in several), "recall_list")
         else:
             fact, kind = self._choose_asked()
-            self._exchange(fact.question, fact.answer, kind)
+            if self._rng.random() < 0.15:
+                self._exchange(f"{fact.question} {cases.IN_A_SENTENCE}", fact.statement, "sentence")
+            else:
+                self._exchange(fact.question, fact.answer, kind)
 
     def _choose_asked(self) -> tuple[Fact, str]:
         """A fact to ask for, mostly a new one; asking ``again`` can be answered from the earlier answer."""
@@ -138,7 +141,7 @@ class DialogueWriter:
         return fact, "again"
 
     def _short_task(self) -> None:
-        self._task(self._rng.choice(("copy", "digits", "count", "sequence", "sum", "sum", "talk", "talk")))
+        self._task(self._rng.choice(("copy", "copy", "digits", "count", "talk", "talk")))
 
     def _task(self, kind: str) -> None:
         case = cases.SHORT_TASKS[kind](self._rng)
@@ -167,10 +170,10 @@ def _recall_kind(fact: Fact) -> str:
 def drill(form: ChatForm, rng: Random, length: int) -> Dialogue:
     """Exercises back to back, with little but answers in them: the quickest way to learn to look back.
 
-    Some repeat a text, most list codes that were told a moment ago, each behind its key.
+    Most repeat a text, some list codes that were told a moment ago, each behind its key.
     """
     dialogue = Dialogue()
-    make, kind = (_copy_exercise, "copy") if rng.random() < 0.3 else (_listing_exercise, "listing")
+    make, kind = (_copy_exercise, "copy") if rng.random() < 0.7 else (_listing_exercise, "listing")
     while len(dialogue.ids) < length:
         rendered = form.render(make(rng, length))
         offset = len(dialogue.ids)
@@ -186,7 +189,7 @@ def _copy_exercise(rng: Random, _length: int) -> list[Message]:
     else:
         pool = rng.choice((words.KEYS, words.NAMES, words.CITIES, words.OBJECTS))
         text = " ".join(rng.choice(pool) for _ in range(rng.randrange(3, 25)))
-    return [Message("user", f"Repeat after me: {text}"), Message("assistant", text)]
+    return [Message("user", f"Repeat after me:\n{text}"), Message("assistant", text)]
 
 
 def _listing_exercise(rng: Random, length: int) -> list[Message]:
