@@ -9,40 +9,10 @@ from typing import Any
 import tiktoken
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
 
-_UPPER = r"\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]"
-_LOWER = r"\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]"
-_CONTRACTION = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
-SPLIT_PATTERN = "|".join(
-    (
-        r"[\p{Han}]+",
-        rf"[^\r\n\p{{L}}\p{{N}}]?[{_UPPER}]*[{_LOWER}]+{_CONTRACTION}",
-        rf"[^\r\n\p{{L}}\p{{N}}]?[{_UPPER}]+[{_LOWER}]*{_CONTRACTION}",
-        r"\p{N}{1,3}",
-        r" ?[^\s\p{L}\p{N}]+[\r\n]*",
-        r"\s*[\r\n]+",
-        r"\s+(?!\S)",
-        r"\s+",
-    )
-)
-NUM_SPECIALS = 256
-_NAMED = {
-    0: "[BOS]",
-    1: "[EOS]",
-    2: "<|end_of_msg|>",
-    3: "<|open|>",
-    4: "<|close|>",
-    5: "<|sep|>",
-    6: "[start_header_id]",
-    7: "[end_header_id]",
-    9: "[EOT]",
-    18: "<|media_begin|>",
-    19: "<|media_content|>",
-    20: "<|media_end|>",
-    21: "<|media_pad|>",
-    65: "<osagent_mode>",
-    254: "[UNK]",
-    255: "[PAD]",
-}
+from milepost.chat.tiktoken_file import NUM_SPECIAL_TOKENS, SPLIT_PATTERN
+from milepost.testing.toy_tokenizer import NAMED_SPECIALS
+
+_NAMED = NAMED_SPECIALS["kimi_k3"]
 _NOT_FLAGGED_SPECIAL = {"<|open|>", "<|close|>", "<|sep|>"}
 
 
@@ -51,7 +21,7 @@ class ToyTokenizer:
 
     def __init__(self, ranks: dict[bytes, int]) -> None:
         self.specials = {name: len(ranks) + offset for offset, name in enumerate(_special_names(len(ranks)))}
-        self.vocab_size = len(ranks) + NUM_SPECIALS
+        self.vocab_size = len(ranks) + NUM_SPECIAL_TOKENS
         self._encoding = tiktoken.Encoding(
             "milepost-toy", pat_str=SPLIT_PATTERN, mergeable_ranks=ranks, special_tokens=self.specials
         )
@@ -133,7 +103,9 @@ def _tokenizer_config(num_ranks: int, model_max_length: int) -> dict[str, Any]:
 
 def _special_names(num_ranks: int) -> list[str]:
     """The 256 special tokens in id order; unnamed ones carry their id, as in Moonshot's files."""
-    return [_NAMED.get(offset, f"<|reserved_token_{num_ranks + offset}|>") for offset in range(NUM_SPECIALS)]
+    return [
+        _NAMED.get(offset, f"<|reserved_token_{num_ranks + offset}|>") for offset in range(NUM_SPECIAL_TOKENS)
+    ]
 
 
 def _without_digits(text: str) -> str:
