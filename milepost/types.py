@@ -24,7 +24,11 @@ __all__ = [
     "Row",
     "RowResult",
     "SamplingParams",
+    "SnapshotOrder",
+    "Tier",
     "TokenLogprobs",
+    "Transfer",
+    "TransferResult",
     "Usage",
 ]
 
@@ -152,6 +156,9 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         arrival_time: seconds on the engine's clock.
         message_ends: token positions P (0 < P <= prompt length) at which a message of the prompt
             ends, ascending: the natural places for snapshots. Empty when unknown.
+        cache_salt: only requests with the same salt share cached prefixes (a tenant's secret, say).
+        output_reusable: whether a later prompt is expected to hold this request's output as it was
+            drawn. False when the next turn will strip it, such as thinking.
     """
 
     request_id: str
@@ -160,6 +167,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     priority: int = 0
     arrival_time: float = 0.0
     message_ends: tuple[int, ...] = ()
+    cache_salt: str = ""
+    output_reusable: bool = True
 
 
 class NewRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -172,6 +181,55 @@ class NewRequest(msgspec.Struct, frozen=True, kw_only=True):
     request_id: str
     prompt_token_ids: tuple[int, ...]
     sampling: SamplingParams
+
+
+class SnapshotOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """One snapshot that a row leaves: its state after exactly `position` tokens, written to `pages`.
+
+    Attributes:
+        position: tokens of the sequence that the state has seen; ``start < position <= start +
+            len(token_ids)`` of its row. Any token may be asked for, and any number of them.
+        pages: page of each logical page of the snapshot, as in a state table; nobody else's.
+    """
+
+    position: int
+    pages: tuple[int, ...]
+
+
+class Tier(enum.Enum):
+    """Where pages can lie. Every tier numbers its pages from 0, all of the arena's page size."""
+
+    ARENA = "arena"
+    HOST = "host"
+    DISK = "disk"
+
+
+class Transfer(msgspec.Struct, frozen=True, kw_only=True):
+    """Pages to copy from one tier to another.
+
+    From the arena to the host it is done before anything of its step runs. All others run in the
+    background from their step on; source and target pages are left alone until the result is in.
+
+    Attributes:
+        transfer_id: unique among all transfers.
+        source: tier that is read.
+        target: tier that is written.
+        pages: (source page, target page) pairs.
+        record: for a transfer to disk, what makes its pages findable after a restart; opaque.
+    """
+
+    transfer_id: int
+    source: Tier
+    target: Tier
+    pages: tuple[tuple[int, int], ...]
+    record: bytes = b""
+
+
+class TransferResult(msgspec.Struct, frozen=True, kw_only=True):
+    """A transfer has ended. With an `error` nothing that it wrote may be used."""
+
+    transfer_id: int
+    error: str | None = None
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -190,6 +248,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         samples: whether the logits of the last token are drawn from. False for a chunk that
             does not reach the last known token.
         num_output_tokens: tokens the request has drawn before this step (the random draw's index).
+        snapshots: states to leave behind, by ascending position.
     """
 
     request_id: str
@@ -199,10 +258,14 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     state_table: Sequence[int]
     samples: bool
     num_output_tokens: int = 0
+    snapshots: tuple[SnapshotOrder, ...] = ()
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything an executor does in one step, in this order: forget, learn, scrub, run rows.
+    """Everything an executor does in one step, in this order.
+
+    Forget and learn; copy from the arena to the host; scrub; copy pages; start the other transfers;
+    run the rows, which leave their snapshots.
 
     Attributes:
         step: number of the step, counting from 0.
@@ -210,6 +273,11 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
         new_requests: requests that appear in `rows` for the first time.
         released: ids of requests that will not come again (finished, aborted, failed).
         scrubs: pages to fill with zeros before anything runs: whatever failed requests held, KV and state.
+        copies: (source page, target page) pairs: a consumer's private copy of a snapshot, and of the
+            last block below it when that is partly filled. No target is also a source.
+        transfers: copies between tiers; see `Transfer`.
+        waits: a batch without rows whose executor returns once at least one transfer has ended,
+            because nothing else can go on.
     """
 
     step: int
@@ -217,6 +285,9 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     new_requests: tuple[NewRequest, ...] = ()
     released: tuple[str, ...] = ()
     scrubs: tuple[int, ...] = ()
+    copies: tuple[tuple[int, int], ...] = ()
+    transfers: tuple[Transfer, ...] = ()
+    waits: bool = False
 
     @property
     def num_tokens(self) -> int:
@@ -236,20 +307,27 @@ class RowResult(msgspec.Struct, frozen=True, kw_only=True):
     """What came of one row: the drawn tokens, or why it failed.
 
     ``token_ids`` is empty when the row did not sample. ``error`` is a sentence for the user; the
-    request then ends with `FinishReason.ERROR` and nothing that it wrote is reused.
+    request then ends with `FinishReason.ERROR` and nothing that it wrote is reused. ``snapshots``
+    are the positions of the ordered snapshots that were written and are finite; the others are
+    not there.
     """
 
     request_id: str
     token_ids: tuple[int, ...] = ()
+    snapshots: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprobs, ...] = ()
     error: str | None = None
 
 
 class BatchResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Answer to the `Batch` of the same step: one result per row, in any order."""
+    """Answer to the `Batch` of the same step: one result per row, in any order.
+
+    `transfers` are those that have ended since the result before, this batch's or older ones.
+    """
 
     step: int
     rows: tuple[RowResult, ...]
+    transfers: tuple[TransferResult, ...] = ()
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
