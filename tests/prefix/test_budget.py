@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable, Sequence
 from itertools import combinations
 
@@ -87,6 +88,21 @@ def test_a_depth_that_many_share_stays_exact_among_many_others() -> None:
         histogram.add(700 + i * 7919 % 1000)
     assert 688 in histogram.depths
     assert histogram.weights[histogram.depths.index(688)] >= sum(histogram.weights) / 2
+
+
+def test_bins_cost_little_against_exact_depths() -> None:
+    """900 depths in 128 bins: at most a twentieth more is computed again than with a bin for each."""
+    generator = random.Random(0)
+    depths = sorted({int(generator.lognormvariate(8.5, 1.0)) + 1 for _ in range(900)})
+    shuffled = list(depths)
+    generator.shuffle(shuffled)
+    binned = DepthHistogram(128)
+    for depth in shuffled:
+        binned.add(depth)
+    truth = [(depth, 1.0) for depth in depths]
+    exact = Placement(depths, [1.0] * len(depths), 8).best(depths[-1])
+    coarse = Placement(binned.depths, binned.weights, 8).best(depths[-1])
+    assert recomputed(truth, exact) <= recomputed(truth, coarse) <= 1.05 * recomputed(truth, exact)
 
 
 def test_a_histogram_forgets() -> None:

@@ -1,4 +1,18 @@
-"""Snapshot policies: where along a sequence the engine leaves snapshots of its state."""
+"""Snapshot policies: where along a sequence the engine leaves snapshots of its state.
+
+| name | leaves snapshots |
+|---|---|
+| ``none`` | nowhere |
+| ``every(N)`` | at every multiple of N tokens, in prompt and output |
+| ``last`` | at the last computed token of a request |
+| ``prompt-tail`` | one token before the prompt's end, where an identical prompt looks |
+| ``turns`` | where messages end |
+| ``branch`` | where a prompt leaves what is cached, and at the last computed token |
+| ``budget(512MiB)``, ``budget(snapshots=N)`` | where that many save most, learnt from how deep requests overlap |
+| ``adaptive``, ``adaptive(spare=64)`` | ``turns+branch+prompt-tail``, and densely while memory is free (the default) |
+
+``a+b`` leaves a snapshot wherever one of them does.
+"""
 
 from milepost.prefix.policies.parsing import parse_policy
 
