@@ -8,10 +8,11 @@
 | ``prompt-tail`` | one token before the prompt's end, where an identical prompt looks |
 | ``turns`` | where messages end |
 | ``branch`` | where a prompt leaves what is cached, and at the last computed token |
-| ``budget(512MiB)``, ``budget(snapshots=N)`` | where that many save most, learnt from how deep requests overlap |
-| ``adaptive``, ``adaptive(spare=64)`` | ``turns+branch+prompt-tail``, and densely while memory is free (the default) |
+| ``budget(512MiB)``, ``budget(snapshots=N)`` | where they save most, learnt from overlaps |
+| ``adaptive``, ``adaptive(spare=64)`` | ``turns+branch+prompt-tail`` and spare ones |
 
-``a+b`` leaves a snapshot wherever one of them does.
+``a+b`` leaves a snapshot wherever one of them does. ``adaptive`` is the default: its spare snapshots are dense,
+and stand only while memory is free.
 """
 
 from milepost.prefix.policies.parsing import parse_policy
