@@ -11,8 +11,8 @@
 | ``budget(512MiB)``, ``budget(snapshots=N)`` | where they save most, learnt from overlaps |
 | ``adaptive``, ``adaptive(spare=64)`` | ``turns+branch+prompt-tail`` and spare ones |
 
-``a+b`` leaves a snapshot wherever one of them does. ``adaptive`` is the default: its spare snapshots are dense,
-and stand only while memory is free.
+``a+b`` leaves a snapshot wherever one of them does. ``adaptive`` is the default; its spare snapshots stand
+densely, and only while memory is free.
 """
 
 from milepost.prefix.policies.parsing import parse_policy
