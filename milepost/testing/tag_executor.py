@@ -87,6 +87,7 @@ class TagExecutor:
             self._tiers.demote(batch.transfers)
         self._memory.begin()
         self._memory.scrub(batch.scrubs)
+        self._memory.scrub_tails(batch.tail_scrubs)
         self._memory.copy(batch.copies)
         if self._tiers is not None:
             self._tiers.start(batch.transfers)
