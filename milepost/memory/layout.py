@@ -299,7 +299,7 @@ def rank_sizes(
 
 
 def dividing_tile_rows(head_dim: int, row_bytes: int, run_bytes: int) -> Iterator[int]:
-    """Rows of a tile, at most 16 and most first, that divide a head's rows and whose bytes divide `run_bytes`."""
+    """Rows of a tile, at most 16 and most first, that divide a head's rows; their bytes divide `run_bytes`."""
     for rows in range(min(MAX_TILE_ROWS, head_dim), 0, -1):
         if head_dim % rows == 0 and run_bytes % (rows * row_bytes) == 0:
             yield rows
