@@ -75,13 +75,14 @@ class AlignmentSteps(msgspec.Struct, frozen=True, kw_only=True):
         grown = f"{self.grown_block:,} tokens hold a layer's state in steps of {self.kernel_alignment:,}"
         if self.block_size > self.grown_block:
             grown += f"; {self.block_size:,} do in whole tiles"
+        row, state = f"{self.token_bytes:,} B in an MLA layer", f"{self.layer_state_bytes:,} B in a KDA layer"
+        padding = f"{self.layer_padding_bytes:,} B ({self.layer_padding_share:.2%})"
+        pages = f"{self.pages_per_state:,} pages with {self.empty_slots:,} empty slots"
         return (
-            f"a token's row takes {self.token_bytes:,} B in an MLA layer, a state {self.layer_state_bytes:,} B "
-            f"in a KDA layer: {self.state_rows:,} rows",
+            f"a token's row takes {row}, a state {state}: {self.state_rows:,} rows",
             grown,
-            f"a layer's state is padded by {self.layer_padding_bytes:,} B ({self.layer_padding_share:.2%})",
-            f"a page takes {self.page_bytes:,} B, a state {self.pages_per_state:,} pages with "
-            f"{self.empty_slots:,} empty slots",
+            f"a layer's state is padded by {padding}",
+            f"a page takes {self.page_bytes:,} B, a state {pages}",
         )
 
     def __str__(self) -> str:

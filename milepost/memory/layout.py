@@ -255,10 +255,10 @@ def paged_layout(
     row_bytes = spec.kda.head_dim * recurrent_itemsize
     tile_rows = next(dividing_tile_rows(spec.kda.head_dim, row_bytes, block_size * token_bytes), None)
     if tile_rows is None:
+        step = row_bytes // math.gcd(row_bytes, token_bytes)
         raise ConfigError(
-            f"block_size must be a multiple of {row_bytes // math.gcd(row_bytes, token_bytes)} for this model, "
-            f"so that rows of {row_bytes} bytes of a state fill its pages. "
-            f"Given: {block_size}, pages of {block_size * token_bytes} bytes."
+            f"block_size must be a multiple of {step} for this model, so that rows of {row_bytes} bytes of a "
+            f"state fill its pages. Given: {block_size}, pages of {block_size * token_bytes} bytes."
         )
     return PagedLayout(block_size=block_size, tile_rows=tile_rows, **sizes)
 
@@ -299,7 +299,7 @@ def rank_sizes(
 
 
 def dividing_tile_rows(head_dim: int, row_bytes: int, run_bytes: int) -> Iterator[int]:
-    """Rows of a tile, at most 16 and most first, that divide a head's rows; their bytes divide `run_bytes`."""
+    """Rows of a tile, at most 16, most first: they divide a head's rows and their bytes `run_bytes`."""
     for rows in range(min(MAX_TILE_ROWS, head_dim), 0, -1):
         if head_dim % rows == 0 and run_bytes % (rows * row_bytes) == 0:
             yield rows

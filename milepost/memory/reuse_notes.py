@@ -27,24 +27,25 @@ def reuse_notes(layout: Layout, max_model_len: int, match_unit: int | None = Non
     if layout.block_size > max_model_len:
         block = format_bytes(layout.pages_per_block * layout.page_bytes)
         notes.append(
-            f"A KV block of {layout.block_size:,} tokens is longer than max_model_len {max_model_len:,}: every "
-            f"sequence, however short, takes a whole one ({block}), and none is ever shared whole. Choose the "
-            "paged layout, a smaller block_size, or a larger max_model_len."
+            f"A KV block of {layout.block_size:,} tokens is longer than max_model_len {max_model_len:,}: "
+            f"every sequence, however short, takes a whole one ({block}), and none is ever shared whole. "
+            "Choose the paged layout, a smaller block_size, or a larger max_model_len."
         )
     if match_unit is None:
         return tuple(notes)
     # The last prompt token is always computed, and one more is drawn.
-    if match_unit + 1 >= max_model_len:
+    longest_prompt = max_model_len - 1
+    if match_unit >= longest_prompt:
         notes.append(
-            f"No prefix can be hit at a prefix key: the first one stands at token {match_unit:,} (match_unit), and "
-            f"a prompt holds at most {max_model_len - 1:,} tokens of max_model_len {max_model_len:,}, the last "
-            f"of which is always computed. {_finer(match_unit)}"
+            f"No prefix can be hit at a prefix key: the first stands at token {match_unit:,} (match_unit), a "
+            f"prompt holds at most {longest_prompt:,} tokens, and its last one is always computed. "
+            + _finer(match_unit)
         )
     elif match_unit > DEFAULT_BLOCK_SIZE:
         notes.append(
-            f"Prefix keys stand every {match_unit:,} tokens (match_unit): prompts that share fewer than "
-            f"{match_unit:,} share nothing at a key, and a prompt needs {match_unit + 1:,} tokens to hit one, "
-            f"since its last token is always computed. {_finer(match_unit)}"
+            f"Prefix keys stand every {match_unit:,} tokens (match_unit): prompts that share fewer share "
+            f"nothing at a key, and a prompt needs {match_unit + 1:,} tokens to hit one, since its last "
+            "token is always computed. " + _finer(match_unit)
         )
     return tuple(notes)
 

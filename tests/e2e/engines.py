@@ -14,7 +14,7 @@ from milepost.engine.engine import Engine
 from milepost.engine.executor import Executor
 from milepost.kernels.ops import load_ops
 from milepost.memory.capacity import sequence_pages
-from milepost.memory.layout import PagedLayout, paged_layout
+from milepost.memory.layout import TiledLayout, paged_layout
 from milepost.memory.pool import PagePool
 from milepost.models import Model, StepInputs, load_model
 from milepost.runtime.arena import Arena
@@ -52,7 +52,7 @@ class Toy:
 
     folder: Path
     model: Model
-    layout: PagedLayout
+    layout: TiledLayout
 
     @property
     def vocab_size(self) -> int:

@@ -14,42 +14,33 @@ from milepost.memory.named_layout import named_layout
 from milepost.model_spec import LayerKind, ModelSpec
 from tests.model_specs import K3, KIMI_LINEAR, SMALL
 
+Inputs = tuple[ModelSpec, int, int, int]
+
 # Block sizes by their inputs: model, ranks, bytes of a KV element, alignment; then a token's row and a
 # layer's state in bytes, the rows that hold it, the block, and the padding of a layer's state in percent.
-# The first two are vLLM's log for Kimi K3 on 8 ranks with fp8 KV: 1,440 in steps of 32, then 1,536 in steps
-# of 128. On one rank with bf16 KV it is the published 5,653 rows and a part of one. Windows are bf16.
-BLOCKS = [
-    (K3, 8, 1, 32, 576, 814_080, 1_414, 1_440, 1.89),
-    (K3, 8, 1, 128, 576, 814_080, 1_414, 1_536, 8.68),
-    (K3, 8, 2, 64, 1_152, 814_080, 707, 768, 8.68),
-    (K3, 1, 2, 64, 1_152, 6_512_640, 5_654, 5_696, 0.75),
-    (K3, 1, 2, 128, 1_152, 6_512_640, 5_654, 5_760, 1.89),
-    (K3, 1, 1, 128, 576, 6_512_640, 11_307, 11_392, 0.75),
-    (KIMI_LINEAR, 1, 2, 64, 1_152, 2_170_880, 1_885, 1_920, 1.89),
-    (KIMI_LINEAR, 1, 1, 64, 576, 2_170_880, 3_769, 3_776, 0.19),
-    (KIMI_LINEAR, 8, 2, 32, 1_152, 271_360, 236, 256, 8.68),
+# What vLLM logs for Kimi K3 on 8 ranks with fp8 KV is 1,536, by steps of 32 and then of 128: the first two.
+# On one rank with bf16 KV it is the published 5,653 rows and a part of one. Windows are bf16.
+BLOCKS: list[tuple[Inputs, tuple[int, int, int], int, float]] = [
+    ((K3, 8, 1, 32), (576, 814_080, 1_414), 1_440, 1.89),
+    ((K3, 8, 1, 128), (576, 814_080, 1_414), 1_536, 8.68),
+    ((K3, 8, 2, 64), (1_152, 814_080, 707), 768, 8.68),
+    ((K3, 1, 2, 64), (1_152, 6_512_640, 5_654), 5_696, 0.75),
+    ((K3, 1, 2, 128), (1_152, 6_512_640, 5_654), 5_760, 1.89),
+    ((K3, 1, 1, 128), (576, 6_512_640, 11_307), 11_392, 0.75),
+    ((KIMI_LINEAR, 1, 2, 64), (1_152, 2_170_880, 1_885), 1_920, 1.89),
+    ((KIMI_LINEAR, 1, 1, 64), (576, 2_170_880, 3_769), 3_776, 0.19),
+    ((KIMI_LINEAR, 8, 2, 32), (1_152, 271_360, 236), 256, 8.68),
 ]
 
 
-@pytest.mark.parametrize(
-    ("spec", "ranks", "kv_itemsize", "alignment", "token", "state", "rows", "block", "padding"), BLOCKS
-)
-def test_known_block_sizes(
-    spec: ModelSpec,
-    ranks: int,
-    kv_itemsize: int,
-    alignment: int,
-    token: int,
-    state: int,
-    rows: int,
-    block: int,
-    padding: float,
-) -> None:
+@pytest.mark.parametrize(("inputs", "raw", "block", "padding"), BLOCKS)
+def test_known_block_sizes(inputs: Inputs, raw: tuple[int, int, int], block: int, padding: float) -> None:
+    spec, ranks, kv_itemsize, alignment = inputs
     layout = aligned_layout(spec, kernel_alignment=alignment, kv_itemsize=kv_itemsize, tensor_parallel=ranks)
     steps = layout.steps
-    assert (steps.token_bytes, steps.layer_state_bytes, steps.state_rows) == (token, state, rows)
+    assert (steps.token_bytes, steps.layer_state_bytes, steps.state_rows) == raw
     assert layout.block_size == steps.block_size == steps.grown_block == block
-    assert steps.layer_padding_bytes == block * token - state
+    assert steps.layer_padding_bytes == block * steps.token_bytes - steps.layer_state_bytes
     assert round(100 * steps.layer_padding_share, 2) == padding
 
 
@@ -66,8 +57,16 @@ def test_one_rank_of_k3_takes_5653_rows_and_a_part_of_one() -> None:
 # dtypes and drafts open, those are chosen here that give its padding, which two digits hardly do by chance.
 LOGGED = {
     "Qwen3.5-4B": (4 * 256 * 2 * 2, 32 * 128 * 128 * 4, 8_192 * 2, 3, 16, 528, 0.76),
-    "Qwen3.5-35B-A3B": (2 * 256 * 2 * 2, 32 * 128 * 128 * 4, 8_192 * 2, 3, 16, 1_056, None),
-    "Qwen3.5-35B-A3B, 2 drafts": (2 * 256 * 2 * 2, 32 * 128 * 128 * 4, 8_192 * 2, 5, 16, 1_072, None),
+    "2 KV heads of 256, 32 value heads": (2 * 256 * 2 * 2, 32 * 128 * 128 * 4, 8_192 * 2, 3, 16, 1_056, None),
+    "2 KV heads of 256, 32 value heads, 2 drafts": (
+        2 * 256 * 2 * 2,
+        32 * 128 * 128 * 4,
+        8_192 * 2,
+        5,
+        16,
+        1_072,
+        None,
+    ),
     "Qwen3.8-27B, fp8 KV, 2 drafts": (4 * 256 * 2, 48 * 128 * 128 * 4, 10_240 * 2, 5, 64, 1_600, 0.88),
     "Qwen3.8-27B, bf16 state, 15 drafts": (
         4 * 256 * 2 * 2,

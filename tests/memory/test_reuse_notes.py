@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from milepost.config import EngineConfig
+from milepost.errors import ConfigError
 from milepost.memory.aligned import aligned_layout
 from milepost.memory.layout import paged_layout
 from milepost.memory.named_layout import named_layout
@@ -36,7 +37,9 @@ def test_a_block_longer_than_any_sequence() -> None:
 def test_the_shortest_prompt_that_can_hit(max_model_len: int) -> None:
     """R02, R26: keys a block apart share nothing of a prompt shorter than a block."""
     (note,) = reuse_notes(GROWN, max_model_len, 1_536)
-    assert "prompts that share fewer than 1,536 share nothing" in note
+    assert note.startswith(
+        "Prefix keys stand every 1,536 tokens (match_unit): prompts that share fewer share"
+    )
     assert "a prompt needs 1,537 tokens to hit one" in note
 
 
@@ -44,8 +47,8 @@ def test_the_shortest_prompt_that_can_hit(max_model_len: int) -> None:
 def test_a_key_that_no_prompt_reaches(max_model_len: int) -> None:
     """R14: the first key stands where no prompt can hit it, since its last token is always computed."""
     note = reuse_notes(GROWN, max_model_len, 1_536)[-1]
-    assert note.startswith("No prefix can be hit at a prefix key: the first one stands at token 1,536")
-    assert f"at most {max_model_len - 1:,} tokens" in note
+    assert note.startswith("No prefix can be hit at a prefix key: the first stands at token 1,536")
+    assert f"a prompt holds at most {max_model_len - 1:,} tokens" in note
 
 
 @pytest.mark.parametrize(("layout", "num_notes"), [("paged", 0), ("aligned", 1)])
@@ -60,5 +63,5 @@ def test_notes_are_part_of_the_resolved_numbers(layout: str, num_notes: int) -> 
 def test_too_little_memory_for_grown_blocks_names_the_other_layout() -> None:
     config = EngineConfig(model="m", memory=8192, block_size=16, layout="aligned")
     cut = named_layout(config.layout, SMALL, **config.layout_options())
-    with pytest.raises(Exception, match="or choose the paged layout, whose pages are smaller"):
+    with pytest.raises(ConfigError, match="or choose the paged layout, whose pages are smaller"):
         resolve(config, SMALL, cut)

@@ -161,7 +161,7 @@ def _attend(
 
 
 def _segments(num_keys: int, longest: int, block_size: int) -> Iterator[tuple[int, int]]:
-    """Spans of keys to take at a time: whole blocks, or parts of one where a block is longer than `longest`."""
+    """Spans of at most `longest` keys to take at a time: whole blocks, or parts of one longer block."""
     step = longest // block_size * block_size or longest
     begin = 0
     while begin < num_keys:
