@@ -179,10 +179,16 @@ def holds_whole_tiles(layout: AlignedLayout, slot_bytes: int) -> bool:
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4, 8, 16, 32])
-@pytest.mark.parametrize("alignment", [1, 16, 100, 128])
-def test_bytes_of_public_models(ranks: int, alignment: int) -> None:
+@pytest.mark.parametrize("kv_itemsize", [1, 2])
+@pytest.mark.parametrize("alignment", [1, 16, 32, 64, 100, 128])
+def test_bytes_of_public_models(ranks: int, alignment: int, kv_itemsize: int) -> None:
     for spec in (K3, KIMI_LINEAR):
-        check_bytes(aligned_layout(spec, kernel_alignment=alignment, tensor_parallel=ranks))
+        layout = aligned_layout(
+            spec, kernel_alignment=alignment, kv_itemsize=kv_itemsize, tensor_parallel=ranks
+        )
+        check_bytes(layout)
+        if alignment % 16 == 0:
+            assert layout.block_size == layout.steps.grown_block  # whole tiles cost nothing
 
 
 def test_bytes_of_odd_shapes() -> None:
