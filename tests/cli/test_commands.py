@@ -82,7 +82,7 @@ def test_help_gives_the_defaults(capsys: Capture) -> None:
     assert run(["serve", "--help"]) == 0
     text = " ".join(capsys.readouterr().out.split())
     config = EngineConfig(model="x")
-    assert f"Tokens of a KV block. [default: {config.block_size}]" in text
+    assert f"Tokens of a KV block; aligned grows it in such steps. [default: {config.block_size}]" in text
     assert f"at the same time. [default: {config.max_num_seqs}]" in text
     assert f"of one step. [default: {config.max_num_batched_tokens}]" in text
     assert f"at the end. [default: {DEFAULT_DRAIN_SECONDS:.0f}]" in text

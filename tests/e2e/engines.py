@@ -209,11 +209,11 @@ class TestEngine:
                 _collect(replies[output.request_id], output)
             self.scheduler.check()
             step += 1
-        assert self.pool.counts().held == 0
+        assert self.pool.counts().leased == 0
         return replies
 
     def _preempt_some(self) -> None:
-        running = self.scheduler._running
+        running = self.scheduler._roster.running
         if len(running) > 1 and self._random.random() < self._preempt:
             self.scheduler._preempt(self._random.choice(running))
 
