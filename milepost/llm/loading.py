@@ -16,7 +16,8 @@ from milepost.config_json import read_model_spec
 from milepost.engine.engine import Engine
 from milepost.engine.reports import EngineObserver
 from milepost.kernels.ops import load_ops
-from milepost.memory.layout import PagedLayout, paged_layout
+from milepost.memory.layout import TiledLayout
+from milepost.memory.named_layout import named_layout
 from milepost.memory.pool import PagePool
 from milepost.memory.sizing import resolve
 from milepost.models.loader import load_model, weight_bytes
@@ -44,7 +45,7 @@ class LoadedEngine:
     engine: Engine
     tokenizer: Tokenizer
     encoding: ChatEncoding
-    layout: PagedLayout
+    layout: TiledLayout
     config: ResolvedConfig
 
 
@@ -69,7 +70,7 @@ def load_engine(
     spec = read_model_spec(folder)
     tokenizer = load_tokenizer(folder, model_vocab_size=spec.vocab_size)
     encoding = chat_encoding(spec.family.value, tokenizer)
-    layout = paged_layout(spec, **config.layout_options())
+    layout = named_layout(config.layout, spec, **config.layout_options())
     dtype = torch_dtype(config.resolved_dtype)
     resolved = resolve(config, spec, layout, weight_bytes=weight_bytes(spec, dtype))
     torch.set_num_threads(resolved.threads)

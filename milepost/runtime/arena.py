@@ -19,7 +19,7 @@ from torch import Tensor
 from milepost.byte_counts import format_bytes
 from milepost.errors import ConfigError, InvariantError
 from milepost.kernels.paging import PagedState
-from milepost.memory.layout import PagedLayout
+from milepost.memory.layout import TiledLayout
 
 __all__ = ["Arena"]
 
@@ -44,7 +44,7 @@ class Arena:
 
     def __init__(
         self,
-        layout: PagedLayout,
+        layout: TiledLayout,
         num_pages: int,
         *,
         kv_dtype: torch.dtype,
@@ -65,6 +65,8 @@ class Arena:
             num_tiles, layout.tile_rows, layout.head_dim
         )
         self.conv: Tensor = self.bytes.view(conv_dtype).view(num_tiles, -1)
+        self._recurrent_tiles = layout.first_recurrent_tiles
+        self._conv_tiles = layout.first_conv_tiles
 
     def scrub(self, pages: Sequence[int]) -> None:
         """Fill pages with zeros."""
@@ -94,6 +96,8 @@ class Arena:
             conv=self.conv,
             table=tables,
             tiles_per_page=self.layout.tiles_per_page,
+            recurrent_tiles=self._recurrent_tiles,
+            conv_tiles=self._conv_tiles,
         )
 
     def finite_states(self, states: PagedState) -> Tensor:
@@ -103,12 +107,12 @@ class Arena:
             [rows] bool.
         """
         layout = self.layout
-        recurrent_tiles = layout.num_kda_layers * layout.recurrent_tiles_per_layer
-        tiles = states.tile_ids(0, recurrent_tiles)
-        finite = torch.isfinite(self.recurrent[tiles]).flatten(1).all(dim=1)  # [rows]
+        finite = torch.ones(states.table.shape[0], dtype=torch.bool)
         window_size = layout.conv_window * layout.conv_channels
-        for kda_index in range(layout.num_kda_layers):
-            tiles = states.tile_ids(layout.first_conv_tile(kda_index), layout.conv_tiles_per_layer)
+        for recurrent_tile, conv_tile in zip(states.recurrent_tiles, states.conv_tiles, strict=True):
+            tiles = states.tile_ids(recurrent_tile, layout.recurrent_tiles_per_layer)
+            finite &= torch.isfinite(self.recurrent[tiles]).flatten(1).all(dim=1)  # [rows]
+            tiles = states.tile_ids(conv_tile, layout.conv_tiles_per_layer)
             window = self.conv[tiles].flatten(1)[:, :window_size]  # [rows, window * channels]
             finite &= torch.isfinite(window).all(dim=1)
         return finite

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from milepost.config import ResolvedConfig
 from milepost.errors import EngineStoppedError, InvariantError
-from milepost.memory.layout import PagedLayout
+from milepost.memory.layout import TiledLayout
 from milepost.models.inputs import StepInputs
 from milepost.runtime.arena import Arena
 from milepost.runtime.dtypes import torch_dtype
@@ -54,7 +54,7 @@ class ModelRunner:
     def __init__(
         self,
         model: StepModel,
-        layout: PagedLayout,
+        layout: TiledLayout,
         num_pages: int,
         *,
         kv_dtype: torch.dtype = torch.float32,
@@ -71,7 +71,7 @@ class ModelRunner:
         self._check_states = check_states
 
     @classmethod
-    def from_config(cls, model: StepModel, layout: PagedLayout, config: ResolvedConfig) -> ModelRunner:
+    def from_config(cls, model: StepModel, layout: TiledLayout, config: ResolvedConfig) -> ModelRunner:
         """Build with the numbers of a resolved config; `layout` is the one it was resolved with."""
         return cls(
             model,

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from milepost.kernels.paging import PagedKv, Ragged
 from milepost.kernels.precision import compute_dtype
-from milepost.memory.layout import paged_layout
+from milepost.memory.named_layout import named_layout
 from milepost.models import Model, StepInputs
 from milepost.runtime.arena import Arena
 
@@ -29,15 +29,22 @@ class PagedBatches:
         sequences: token ids of each sequence.
         block_size: tokens of a page.
         seed: of the order in which pages are handed out.
+        layout: name of the layout.
     """
 
     def __init__(
-        self, model: Model, sequences: Sequence[Sequence[int]], block_size: int = 8, seed: int = 0
+        self,
+        model: Model,
+        sequences: Sequence[Sequence[int]],
+        block_size: int = 8,
+        seed: int = 0,
+        layout: str = "paged",
     ) -> None:
         self._model = model
         self._sequences = sequences
         dtype, wide = model.dtype, compute_dtype(model.dtype)
-        self.layout = paged_layout(
+        self.layout = named_layout(
+            layout,
             model.spec,
             block_size=block_size,
             kv_itemsize=dtype.itemsize,
