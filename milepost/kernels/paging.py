@@ -79,6 +79,14 @@ class Ragged:
         """Tokens of each row, [rows] int64."""
         return self._lengths
 
+    def rows(self) -> Tensor:
+        """The rows' numbers, [rows] int64."""
+        return self._rows
+
+    def ends(self) -> Tensor:
+        """Token offset behind each row's last token, [rows] int64."""
+        return self._ends
+
     def row_ids(self) -> Tensor:
         """Row of each token, [tokens] int64."""
         return self._row_ids
@@ -92,9 +100,16 @@ class Ragged:
         return self.cu_seqlens[1:] - self.cu_seqlens[:-1]
 
     @cached_property
+    def _rows(self) -> Tensor:
+        return torch.arange(self.num_rows, device=self.starts.device)
+
+    @cached_property
+    def _ends(self) -> Tensor:
+        return self.cu_seqlens[1:]
+
+    @cached_property
     def _row_ids(self) -> Tensor:
-        rows = torch.arange(self.num_rows, device=self.starts.device)
-        return torch.repeat_interleave(rows, self._lengths)
+        return torch.repeat_interleave(self._rows, self._lengths)
 
     @cached_property
     def _positions(self) -> Tensor:

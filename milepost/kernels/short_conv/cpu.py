@@ -25,7 +25,7 @@ def short_conv(u: Tensor, weight: Tensor, state: PagedState, first_tile: int, ra
     tiles = state.tile_ids(first_tile, num_tiles)  # [rows, num_tiles]
     past = _read_windows(state.conv, tiles, window * channels).reshape(-1, window, channels).to(dtype)
     wide = u.to(dtype).contiguous()
-    rows, ends = torch.arange(ragged.num_rows), ragged.cu_seqlens[1:]
+    rows, ends = ragged.rows(), ragged.ends()
     if state.snapshots is not None:
         rows, ends = torch.cat([rows, state.snapshots.rows]), torch.cat([ends, state.snapshots.ends])
         tiles = torch.cat([tiles, state.snapshot_tile_ids(first_tile, num_tiles)])
