@@ -23,6 +23,7 @@ class PagedBatches:
         arena: all pages, poisoned before anything is written.
         logits: logits of each sequence's tokens, one tensor a step.
         samples: which tokens of the next step get logits; None for all.
+        finite: whether each row of the last step was finite.
 
     Args:
         model: what runs.
@@ -52,6 +53,7 @@ class PagedBatches:
             recurrent_itemsize=wide.itemsize,
         )
         self.samples: Sequence[int] | None = None
+        self.finite: list[bool] = []
         self._computed = [0] * len(sequences)
         self.logits: list[list[Tensor]] = [[] for _ in sequences]
         blocks = [self.layout.blocks_for(len(sequence)) for sequence in sequences]
@@ -82,7 +84,9 @@ class PagedBatches:
             kv=PagedKv(self.arena.kv, torch.tensor(blocks)),
             sample_index=torch.tensor(range(len(tokens)) if self.samples is None else self.samples).long(),
         )
-        logits = self._model.forward(inputs)
+        output = self._model.forward(inputs)
+        self.finite = output.finite.tolist()
+        logits = output.logits
         for row, index in enumerate(counts):
             rows = slice(cu_seqlens[row], cu_seqlens[row + 1]) if self.samples is None else slice(None)
             self.logits[index].append(logits[rows])
@@ -99,6 +103,7 @@ class PagedBatches:
         """Run the steps, then what is left one sequence after the other; logits of each sequence."""
         for counts in steps:
             self.step(counts)
+            assert all(self.finite)
         for index, sequence in enumerate(self._sequences):
             if self._computed[index] < len(sequence):
                 self.step({index: len(sequence) - self._computed[index]})
