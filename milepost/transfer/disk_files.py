@@ -54,6 +54,9 @@ def lock_file(path: Path) -> int:
     fd = open_private(path)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with contextlib.suppress(OSError):  # a full disk; the number is only for the message below
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, str(os.getpid()).encode(), 0)
     except BlockingIOError as error:
         owner = os.pread(fd, 32, 0).decode(errors="replace").strip()
         os.close(fd)
@@ -61,12 +64,9 @@ def lock_file(path: Path) -> int:
             f"The disk cache {path.parent} is in use by another engine (process {owner or 'unknown'}). "
             "Only one can use a folder at a time: give each engine its own, or stop the other one."
         ) from error
-    except OSError:
+    except BaseException:
         os.close(fd)
         raise
-    with contextlib.suppress(OSError):  # a full disk; the number is only for the message above
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, str(os.getpid()).encode(), 0)
     return fd
 
 
