@@ -6,10 +6,10 @@ from typing import Protocol
 
 import msgspec
 
-from milepost.errors import InvariantError
 from milepost.transfer.disk_store import DiskStore
 from milepost.transfer.host_store import HostStore
 from milepost.transfer.page_store import PageArray
+from milepost.transfer.pages_in_flight import PagesInFlight
 from milepost.transfer.tiers import Tiers
 from milepost.transfer.worker import TransferWorker, result_of
 from milepost.types import Batch, BatchResult, Tier, Transfer, TransferResult
@@ -59,7 +59,7 @@ class TieredExecutor:
         self._disk = disk
         self._tiers = Tiers(arena, None if host is None else host.pages, disk)
         self._worker = TransferWorker(self._tiers)
-        self._receiving: dict[int, frozenset[int]] = {}  # arena pages that a transfer writes, by its id
+        self._in_flight = PagesInFlight()
 
     def run(self, batch: Batch) -> BatchResult:
         """Run one step; a batch that waits returns when a transfer has ended.
@@ -67,10 +67,10 @@ class TieredExecutor:
         A transfer that fails is an error in its result, never an exception.
 
         Raises:
-            InvariantError: the batch waits and no transfer is on its way, it writes a page that an
-                earlier step's transfer is still writing, or `inner` says so.
+            InvariantError: the batch waits and no transfer is on its way, it touches pages of a transfer
+                whose result is not in (see `PagesInFlight`), or `inner` says so.
         """
-        self._check_received(batch)
+        self._in_flight.check_step(batch)
         ended = self._copy_to_host(batch)
         late = self._start_early(batch)
         result = self._run_inner(batch)
@@ -90,11 +90,12 @@ class TieredExecutor:
         self._inner.close()
 
     def _copy_to_host(self, batch: Batch) -> tuple[TransferResult, ...]:
-        return tuple(
-            result_of(self._tiers, transfer, stopped=lambda: False)
-            for transfer in batch.transfers
-            if _is_immediate(transfer)
-        )
+        results = []
+        for transfer in batch.transfers:
+            if _is_immediate(transfer):
+                self._in_flight.check_transfer(transfer)
+                results.append(result_of(self._tiers, transfer, stopped=lambda: False))
+        return tuple(results)
 
     def _start_early(self, batch: Batch) -> list[Transfer]:
         """Start what the step's own scrubs and copies have nothing to do with; returns the others."""
@@ -110,28 +111,14 @@ class TieredExecutor:
         return late
 
     def _start(self, transfer: Transfer) -> None:
-        if transfer.target is Tier.ARENA:
-            self._receiving[transfer.transfer_id] = frozenset(_arena_pages(transfer))
+        self._in_flight.add(transfer)
         self._worker.start(transfer)
 
     def _collect(self, *, waits: bool) -> tuple[TransferResult, ...]:
         ended = self._worker.wait() if waits else self._worker.finished()
         for result in ended:
-            self._receiving.pop(result.transfer_id, None)
+            self._in_flight.remove(result.transfer_id)
         return ended
-
-    def _check_received(self, batch: Batch) -> None:
-        """Nobody may write a page that a transfer still writes, even one that nobody wants any more."""
-        if not self._receiving:
-            return
-        written = {*batch.scrubs, *(target for _, target in batch.copies)}
-        written.update(page for row in batch.rows for order in row.snapshots for page in order.pages)
-        for transfer_id, pages in self._receiving.items():
-            if not written.isdisjoint(pages):
-                raise InvariantError(
-                    f"Step {batch.step} writes pages {sorted(written & pages)}, "
-                    f"which transfer {transfer_id} is still writing."
-                )
 
     def _run_inner(self, batch: Batch) -> BatchResult:
         if not (batch.rows or batch.new_requests or batch.released or batch.scrubs or batch.copies):
