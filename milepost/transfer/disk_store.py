@@ -190,6 +190,8 @@ class DiskStore:
     def _open(self, fingerprint: bytes, layout: bytes) -> None:
         self.path.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
         self._open_fds.append(lock_file(self.path / "milepost.lock"))
+        for torn in self.path.glob("milepost.*.new"):  # a process was killed while it replaced a file
+            torn.unlink()
         self._secret = read_secret(self.path / "milepost.secret")
         self._header = Header(self.page_bytes, fingerprint, layout, page_digest(self._secret))
         self._journal_path = self.path / "milepost.journal"

@@ -82,6 +82,7 @@ class TieredExecutor:
     def close(self) -> None:
         """End the transfers and close the tiers and `inner`. Safe to call twice."""
         ended = self._worker.close()
+        self._tiers.close()
         # A thread that hangs in a read still uses the files; the process's end takes them from it.
         if ended and self._disk is not None:
             self._disk.close()

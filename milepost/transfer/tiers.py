@@ -57,6 +57,11 @@ class Tiers:
                 stopped,
             )
 
+    def close(self) -> None:
+        """Let go of all tiers' memory; what is copied afterwards fails. Safe to call twice."""
+        self._arrays.clear()
+        self._disk = None
+
     def _array(self, tier: Tier, pages: Iterable[int]) -> PageArray:
         """The tier's rows; page numbers are checked, as numpy would count a negative one from the end."""
         array = self._arrays.get(tier)

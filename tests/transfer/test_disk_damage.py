@@ -155,6 +155,7 @@ def test_a_process_killed_at_any_write_leaves_a_usable_cache(
         for store in stores:
             abandon(store)
         records = check_and_use(folder)
+        assert len(list(folder.iterdir())) == 4  # nothing half-made is left over
         assert records in ([], [b"a"], [b"a", b"b"], [b"a", b"c"])
         reopened = open_store(folder)
         for entry in reopened.recover():
@@ -262,11 +263,12 @@ import sys
 from pathlib import Path
 from tests.transfer.small_disk import never, open_store, rows_of
 store = open_store(Path(sys.argv[1]), page_bytes=1 << 16, num_pages=6)
-print("open", flush=True)
 number = 0
 while True:
     number += 1
     pages = [(0, 2 * number % 6), (1, 2 * number % 6 + 1)]
+    if number == 3:
+        print("writing", flush=True)
     store.write(number.to_bytes(4, "little"), pages, rows_of([number, number + 1], 1 << 16), never)
 """
 
@@ -278,7 +280,7 @@ def test_sigkill_in_the_middle_of_writing(tmp_path: Path) -> None:
             [sys.executable, "-c", KILLED_CHILD, tmp_path], stdout=subprocess.PIPE, text=True
         )
         assert child.stdout is not None
-        assert child.stdout.readline() == "open\n"
+        assert child.stdout.readline() == "writing\n"
         time.sleep(delay)
         child.send_signal(signal.SIGKILL)
         child.wait()

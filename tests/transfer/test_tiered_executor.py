@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -291,6 +292,13 @@ def test_closing_closes_everything_and_twice_is_fine(rig: Rig) -> None:
     (result,) = rig.executor.run(Batch(step=1, rows=())).transfers
     assert result.transfer_id == 1
     assert result.error is not None
+
+
+def test_closing_gives_the_hosts_memory_back(rig: Rig) -> None:
+    pages = weakref.ref(rig.host.pages)
+    rig.executor.run(Batch(step=0, rows=(), transfers=(transfer(1, ARENA, HOST, (0, 4)),)))
+    rig.executor.close()
+    assert pages() is None
 
 
 def test_an_exception_of_the_inner_executor_is_the_steps(rig: Rig) -> None:

@@ -155,6 +155,4 @@ def test_a_copy_that_hangs_does_not_hang_the_end() -> None:
 
 
 def test_the_thread_ends_with_the_process() -> None:
-    new_worker(GatedCopier())
-    (thread,) = [thread for thread in threading.enumerate() if thread.name == "milepost-transfers"]
-    assert thread.daemon
+    assert new_worker(GatedCopier())._thread.daemon
