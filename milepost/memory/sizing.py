@@ -72,6 +72,7 @@ def resolve(
         threads=config.threads or usable_cores(),
         served_model_name=config.served_model_name or _printable(Path(config.model).resolve().name),
         check_states=config.check_states,
+        cache=config.resolved_cache(layout.block_size),
     )
 
 

@@ -18,6 +18,7 @@ from milepost.cli import terminal
 from milepost.cli.app import commands, run
 from milepost.cli.options import DEFAULT_MAX_TOKENS
 from milepost.config import MEMORY_SHARE, EngineConfig
+from milepost.errors import ConfigError
 from milepost.llm import LLM
 from milepost.server import DEFAULT_DRAIN_SECONDS
 from milepost.types import SamplingParams
@@ -360,3 +361,35 @@ def test_the_bar_is_only_drawn_on_a_terminal(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_the_default_reply_is_bounded() -> None:
     assert 0 < DEFAULT_MAX_TOKENS <= 4096
+
+
+def test_the_flags_of_the_cache_reach_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[EngineConfig] = []
+
+    def take(config: EngineConfig) -> None:
+        seen.append(config)
+        raise ConfigError("seen")
+
+    monkeypatch.setattr("milepost.cli.generate.open_llm", take)
+    given = ("--match-unit", "32", "--snapshot-policy", "last", "--eviction", "lru", "--host-cache", "1MiB")
+    more = ("--disk-cache", "cache,2MiB", "--cache-key", "ab" * 16, "--no-wait-for-leaders")
+    assert run(["generate", "x", "--prompt", "a", *given, *more]) == 2
+    monkeypatch.setenv("MILEPOST_CACHE_KEY", "cd" * 16)
+    assert run(["generate", "x", "--prompt", "a", "--no-prefix-cache", "--match-unit", "block"]) == 2
+    expected = EngineConfig(
+        model="x",
+        match_unit=32,
+        snapshot_policy="last",
+        eviction="lru",
+        host_cache="1MiB",
+        disk_cache="cache,2MiB",
+        cache_key="ab" * 16,
+        wait_for_leaders=False,
+    )
+    off = EngineConfig(model="x", prefix_cache=False, match_unit="block", cache_key="cd" * 16)
+    assert seen == [expected, off]
+
+
+def test_a_wrong_flag_of_the_cache_is_one_line(capsys: Capture) -> None:
+    assert run(["generate", "x", "--prompt", "a", "--match-unit", "blocks"]) == 2
+    assert error_line(capsys) == 'match_unit must be a number of tokens or "block". Given: \'blocks\'.'
