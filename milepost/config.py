@@ -24,8 +24,8 @@ __all__ = [
     "DTYPE_ITEMSIZE",
     "KERNELS",
     "MEMORY_SHARE",
-    "CacheConfig",
     "EngineConfig",
+    "ResolvedCache",
     "ResolvedConfig",
 ]
 
@@ -189,7 +189,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             "recurrent_itemsize": DTYPE_ITEMSIZE[self.resolved_recurrent_dtype],
         }
 
-    def resolved_cache(self, block_size: int) -> CacheConfig | None:
+    def resolved_cache(self, block_size: int) -> ResolvedCache | None:
         """The prefix cache's numbers, None when it is off.
 
         Args:
@@ -198,7 +198,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         if not self.prefix_cache:
             return None
         disk_path, disk_bytes = (None, 0) if self.disk_cache is None else _disk_cache(self.disk_cache)
-        return CacheConfig(
+        return ResolvedCache(
             match_unit=_match_unit(self.match_unit, block_size),
             snapshot_policy=self.snapshot_policy,
             eviction=self.eviction,
@@ -210,7 +210,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):
+class ResolvedCache(msgspec.Struct, frozen=True, kw_only=True):
     """The prefix cache's numbers; see `EngineConfig` for their meaning.
 
     Attributes:
@@ -253,7 +253,7 @@ class ResolvedConfig(msgspec.Struct, frozen=True, kw_only=True):
     threads: int
     served_model_name: str
     check_states: bool
-    cache: CacheConfig | None
+    cache: ResolvedCache | None
 
 
 def _integer(name: str, value: object, *, low: int, high: int | None = None) -> None:

@@ -143,22 +143,24 @@ class _XtmlWriter(TokenWriter):
         self.close(tag)
 
     def end(self, *, lasting: bool = True) -> None:
-        """Close the message and end it; the next turn's prompt has one that does not last elsewhere or never."""
+        """Close the message and end it; one that is not `lasting` is elsewhere in the next turn, or gone."""
         self.close("message")
         self.marker(self._markers.end)
         if lasting:
             self.end_message()
 
-    def message(self, parts: Sequence[str], *, lasting: bool = True, **attributes: str) -> None:
+    def message(self, parts: Sequence[str], **attributes: str) -> None:
         """A message that holds nothing but text; each part is tokenised on its own."""
         self.open("message", **attributes)
         for part in parts:
             self.text(part)
-        self.end(lasting=lasting)
+        self.end()
 
     def system(self, kind: str, text: str, *, lasting: bool = True) -> None:
         """A system message of Milepost's own making."""
-        self.message((text,), lasting=lasting, role="system", type=kind)
+        self.open("message", role="system", type=kind)
+        self.text(text)
+        self.end(lasting=lasting)
 
 
 def _reasoning_comes_back(messages: Sequence[Message]) -> bool:

@@ -26,6 +26,7 @@ from milepost.memory.capacity import sequence_pages
 from milepost.memory.layout import Layout
 from milepost.memory.pool import PagePool
 from milepost.memory.tables import SequencePages
+from milepost.prefix.reports import CacheStats, Explanation
 from milepost.scheduler.config import SchedulerConfig
 from milepost.scheduler.limits import Limits
 from milepost.scheduler.reports import SchedulerStats, TokenUpdate
@@ -205,6 +206,18 @@ class Scheduler:
             preemptions=self._num_preemptions,
             finished=self._num_finished,
         )
+
+    def cache_stats(self) -> CacheStats | None:
+        """The prefix cache at this moment, None when it is off."""
+        return None
+
+    def explain(self, prompt_token_ids: tuple[int, ...], cache_salt: str = "") -> Explanation:
+        """What a prompt would hit now; there must be a cache."""
+        raise InvariantError(f"no prefix cache to explain: {len(prompt_token_ids)} tokens, {cache_salt!r}")
+
+    def reset_cache(self) -> int:
+        """Drop what is cached; there must be a cache."""
+        raise InvariantError("there is no prefix cache to reset")
 
     def check(self) -> None:
         """Prove that pool, tables and queues agree. Costs time in proportion to all of them; for tests.

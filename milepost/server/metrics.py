@@ -9,6 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from milepost.engine.reports import EngineStats
+from milepost.server.cache_metrics import cache_metrics
 from milepost.types import FinishReason, Usage
 
 __all__ = ["Metrics"]
@@ -105,7 +106,8 @@ class _EngineCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """The gauges and counters of one snapshot."""
-        stats = self._stats().scheduler
+        engine = self._stats()
+        stats = engine.scheduler
         yield GaugeMetricFamily("milepost_running_requests", "Requests that hold pages.", stats.running)
         yield GaugeMetricFamily("milepost_waiting_requests", "Requests in the queue.", stats.waiting)
         pages = GaugeMetricFamily("milepost_pages", "Pages of the arena by state.", labels=["state"])
@@ -119,3 +121,4 @@ class _EngineCollector(Collector):
             "Tokens computed, those computed again included.",
             stats.computed_tokens,
         )
+        yield from cache_metrics(engine)

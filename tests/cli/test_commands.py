@@ -392,4 +392,4 @@ def test_the_flags_of_the_cache_reach_the_engine(monkeypatch: pytest.MonkeyPatch
 
 def test_a_wrong_flag_of_the_cache_is_one_line(capsys: Capture) -> None:
     assert run(["generate", "x", "--prompt", "a", "--match-unit", "blocks"]) == 2
-    assert error_line(capsys) == 'match_unit must be a number of tokens or "block". Given: \'blocks\'.'
+    assert error_line(capsys) == "match_unit must be a number of tokens or \"block\". Given: 'blocks'."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from milepost.config import CacheConfig, EngineConfig
+from milepost.config import EngineConfig, ResolvedCache
 from milepost.errors import ConfigError
 
 
@@ -81,7 +81,7 @@ def test_auto_dtypes_follow_the_model(options: dict[str, str], dtypes: tuple[str
     assert (config.resolved_dtype, config.resolved_kv_dtype, config.resolved_recurrent_dtype) == dtypes
 
 
-def cache_of(block_size: int = 64, **options: object) -> CacheConfig:
+def cache_of(block_size: int = 64, **options: object) -> ResolvedCache:
     cache = EngineConfig.from_options({"model": "m", **options}).resolved_cache(block_size)
     assert cache is not None
     return cache
