@@ -149,7 +149,7 @@ class ServedEngine:
         self.executor = PacedExecutor(self.script)
         tokenizer = ByteTokenizer()
         encoding = chat_encoding("kimi_k3", tokenizer)
-        scheduler = Scheduler(
+        self.scheduler = Scheduler(
             SchedulerConfig(
                 max_model_len=MAX_MODEL_LEN,
                 token_budget=256,
@@ -161,7 +161,7 @@ class ServedEngine:
             PagePool(NUM_PAGES),
         )
         metrics = Metrics()
-        self.engine = AsyncEngine(Engine(self.executor, scheduler, tokenizer, observer=metrics))
+        self.engine = AsyncEngine(Engine(self.executor, self.scheduler, tokenizer, observer=metrics))
         self.services = Services(
             engine=self.engine,
             metrics=metrics,
