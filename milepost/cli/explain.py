@@ -66,9 +66,9 @@ def explain(
     cache_salt: str | None,
     as_json: bool,
 ) -> None:
-    """Show what a prompt would hit in a running server's prefix cache.
+    """Show what a prompt would hit in a server's cache.
 
-    That is: how much of its KV is cached, which snapshots of the recurrent state lie on its path, and
+    That is, in the prefix cache of a running `milepost serve`: how much of its KV is cached, which snapshots of the recurrent state lie on its path, and
     why the remaining tokens would be computed. Nothing is computed and nothing changes.
     """
     given = [name for name in (prompt, prompt_file, messages) if name is not None]

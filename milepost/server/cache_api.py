@@ -14,17 +14,12 @@ from starlette.responses import Response
 
 from milepost.server.endpoint import check_model, fields_renamed, front_of, read_fields
 from milepost.server.requests import ExplainRequest
+from milepost.server.responses import CacheReset
 from milepost.server.services import Services
 
 __all__ = ["explain_cache", "reset_cache"]
 
 _WIRE_NAMES = {"thinking": "chat_template_kwargs.thinking", "thinking_effort": "reasoning_effort"}
-
-
-class ResetReply(msgspec.Struct, frozen=True, kw_only=True):
-    """What was dropped."""
-
-    dropped_snapshots: int
 
 
 async def explain_cache(http: HttpRequest) -> Response:
@@ -44,7 +39,7 @@ async def explain_cache(http: HttpRequest) -> Response:
 async def reset_cache(http: HttpRequest) -> Response:
     """Drop all that is cached; requests that run go on with what they have."""
     dropped = await front_of(http).services.engine.reset_cache()
-    return Response(msgspec.json.encode(ResetReply(dropped_snapshots=dropped)), media_type="application/json")
+    return Response(msgspec.json.encode(CacheReset(dropped_snapshots=dropped)), media_type="application/json")
 
 
 def _token_ids(services: Services, asked: ExplainRequest) -> tuple[int, ...]:

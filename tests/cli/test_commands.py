@@ -117,6 +117,7 @@ def test_a_chat_answer_with_figures(quiet_k3: Path, capsys: Capture, expected: d
     rows = [line.split("│")[1:3] for line in err.splitlines() if "│" in line]
     figures = {name.strip(): value.strip() for name, value in rows}
     assert figures["prompt tokens"] == str(usage.prompt_tokens)
+    assert figures["cached of them"] == "0"
     assert figures["output tokens"] == "5"
     with LLM(quiet_k3, **ENGINE) as llm:
         # The last token drawn is not computed.

@@ -58,7 +58,12 @@ def test_a_cache_that_is_off_has_nothing_to_say() -> None:
 def test_an_idle_engine_answers_on_its_own_thread() -> None:
     setup, cache = with_cache()
     threads: list[str] = []
-    cache.reset_cache = lambda: threads.append(threading.current_thread().name) or 7  # type: ignore[method-assign,func-returns-value]
+
+    def reset_cache() -> int:
+        threads.append(threading.current_thread().name)
+        return 7
+
+    cache.reset_cache = reset_cache  # type: ignore[method-assign]
     cache.install(setup.scheduler)
 
     async def work() -> None:
