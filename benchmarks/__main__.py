@@ -10,6 +10,7 @@ from pathlib import Path
 from benchmarks.admission import admission
 from benchmarks.engine_runs import decode, first_token, memory, prefill
 from benchmarks.machine import describe_machine
+from benchmarks.prefix_keys import keys
 from benchmarks.results import Result, format_table, write_json
 from benchmarks.scheduler_cost import scheduler
 
@@ -24,6 +25,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "memory": memory,
     "scheduler": scheduler,
     "admission": admission,
+    "keys": keys,
 }
 
 

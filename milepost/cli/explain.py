@@ -68,8 +68,9 @@ def explain(
 ) -> None:
     """Show what a prompt would hit in a server's cache.
 
-    That is, in the prefix cache of a running `milepost serve`: how much of its KV is cached, which snapshots of the recurrent state lie on its path, and
-    why the remaining tokens would be computed. Nothing is computed and nothing changes.
+    That is, in the prefix cache of a running `milepost serve`: how much of the prompt's KV is cached,
+    which snapshots of the recurrent state lie on its path, and why the remaining tokens would be
+    computed. Nothing is computed and nothing changes.
     """
     given = [name for name in (prompt, prompt_file, messages) if name is not None]
     if len(given) > 1:

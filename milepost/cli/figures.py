@@ -40,7 +40,7 @@ class RunFigures:
         if self._first is None and output.token_ids:
             self._first = self._last
         self._usages[output.request_id] = output.usage
-        self._peak_pages = max(self._peak_pages, self._llm.stats().scheduler.pages.held)
+        self._peak_pages = max(self._peak_pages, self._llm.stats().scheduler.pages.leased)
 
     def saw_completion(self, completion: Completion) -> None:
         """Note a finished prompt of several."""

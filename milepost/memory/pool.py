@@ -3,19 +3,30 @@
 A page is in exactly one state, and only the moves of `TRANSITIONS` exist:
 
     free ──▶ reserved ──▶ writing ──▶ owned ──▶ free
-               │                        │
-               └──▶ free                └──▶ tainted ──▶ free
+               │                        │ ├───▶ cached ──▶ free        named by the prefix index
+               │                        │ └───▶ tainted ──▶ free
+               ├──▶ receiving ──▶ owned
+               │        ├──▶ tainted
+               │        └──▶ quarantined ──▶ tainted
+               └──▶ free
 
-    dummy      page 0: padding rows read and write it, no owner ever gets it
-    free       on the free list; its content means nothing
-    reserved   promised to a lease; no step may write it yet
-    writing    a step that is running writes it for the first time
-    owned      a completed step wrote it; its owner may go on writing it
-    tainted    its owner failed; it must be scrubbed before anyone reads it
+    dummy        page 0: padding rows read and write it, no owner ever gets it
+    free         on the free list; its content means nothing
+    reserved     promised to a lease; no step may write it yet
+    writing      a step that is running writes it for the first time
+    receiving    a transfer from another tier writes it; nobody else may touch it
+    owned        written; its owner may go on writing it
+    cached       no owner any more, but somebody's content: it has references
+    quarantined  its transfer was given up and may still write it
+    tainted      its owner failed; it must be scrubbed before anyone reads it
 
 An owner holds its pages through a `Lease`: one life of one owner. A preempted request that comes
 back gets a new lease with a new generation number, so pages of its earlier life can't pass for
 pages of this one. While a step that writes any page of a lease is running, none can be released.
+
+Owned and cached pages have two counts. *References* say how many entries of the prefix index name
+the page; an owned page with references becomes cached when its owner lets it go. *Holds* say how
+many of those entries are in use by running requests; a cached page without holds can be evicted.
 """
 
 from __future__ import annotations
@@ -41,6 +52,9 @@ class PageState(enum.IntEnum):
     WRITING = 3
     OWNED = 4
     TAINTED = 5
+    CACHED = 6
+    RECEIVING = 7
+    QUARANTINED = 8
 
 
 TRANSITIONS: frozenset[tuple[PageState, PageState]] = frozenset(
@@ -51,11 +65,19 @@ TRANSITIONS: frozenset[tuple[PageState, PageState]] = frozenset(
         (PageState.WRITING, PageState.OWNED),
         (PageState.OWNED, PageState.FREE),
         (PageState.OWNED, PageState.TAINTED),
+        (PageState.OWNED, PageState.CACHED),
+        (PageState.CACHED, PageState.FREE),
+        (PageState.RESERVED, PageState.RECEIVING),
+        (PageState.RECEIVING, PageState.OWNED),
+        (PageState.RECEIVING, PageState.TAINTED),
+        (PageState.RECEIVING, PageState.QUARANTINED),
+        (PageState.QUARANTINED, PageState.TAINTED),
         (PageState.TAINTED, PageState.FREE),
     }
 )
 
-_HELD = (PageState.RESERVED, PageState.WRITING, PageState.OWNED)
+_LEASED = (PageState.RESERVED, PageState.WRITING, PageState.OWNED, PageState.RECEIVING)
+_SHARED = (PageState.OWNED, PageState.CACHED)
 
 
 class Lease:
@@ -88,12 +110,15 @@ class PageCounts(msgspec.Struct, frozen=True, kw_only=True):
     writing: int
     owned: int
     tainted: int
+    cached: int
+    receiving: int
+    quarantined: int
     total: int
 
     @property
-    def held(self) -> int:
-        """Pages that some owner holds: reserved, writing or owned."""
-        return self.reserved + self.writing + self.owned
+    def leased(self) -> int:
+        """Pages of open leases: reserved, writing, receiving or owned."""
+        return self.reserved + self.writing + self.owned + self.receiving
 
 
 class PagePool:
@@ -116,6 +141,9 @@ class PagePool:
         self._states = bytearray([PageState.FREE]) * num_pages
         self._states[DUMMY_PAGE] = PageState.DUMMY
         self._generations = array("q", bytes(8 * num_pages))
+        self._references = array("i", bytes(4 * num_pages))
+        self._holds = array("i", bytes(4 * num_pages))
+        self._num_cached_held = 0
         # A stack: the page that was freed last is given first, while it is warm in the caches.
         self._free = list(range(num_pages - 1, DUMMY_PAGE, -1))
         self._tainted: list[int] = []
@@ -140,6 +168,11 @@ class PagePool:
         """Pages that can be reserved now."""
         return len(self._free)
 
+    @property
+    def num_evictable(self) -> int:
+        """Cached pages that no running request needs."""
+        return self._counts[PageState.CACHED] - self._num_cached_held
+
     def counts(self) -> PageCounts:
         """A snapshot of how many pages are in each state."""
         return PageCounts(
@@ -148,6 +181,9 @@ class PagePool:
             writing=self._counts[PageState.WRITING],
             owned=self._counts[PageState.OWNED],
             tainted=self._counts[PageState.TAINTED],
+            cached=self._counts[PageState.CACHED],
+            receiving=self._counts[PageState.RECEIVING],
+            quarantined=self._counts[PageState.QUARANTINED],
             total=self.num_pages,
         )
 
@@ -204,27 +240,99 @@ class PagePool:
         lease.in_step = False
 
     def release(self, lease: Lease, pages: Iterable[int], *, tainted: bool = False) -> None:
-        """Give pages back.
+        """Give pages back. Those with references stay cached, whatever else is said.
 
         Args:
             lease: who holds them; no step that writes them may be running.
             pages: reserved or owned pages of the lease.
             tainted: the owner failed, so that owned pages must be scrubbed before they are read.
+                What was published of them before is not in doubt: only completed steps publish.
         """
         if lease.in_step:
             raise InvariantError(f"{lease!r} can't release pages that a running step may write")
         verified = self._verified(lease, pages)
-        if tainted:
-            # A reserved page was never written, so there is nothing to scrub.
-            written = [page for page in verified if self._states[page] == PageState.OWNED]
-            unwritten = [page for page in verified if self._states[page] != PageState.OWNED]
-            self._move(written, PageState.TAINTED)
-            self._tainted.extend(written)
-        else:
-            unwritten = verified
-        self._move(unwritten, PageState.FREE)
-        self._free.extend(unwritten)
+        free: list[int] = []
+        for page in verified:
+            if self._references[page]:
+                self._cache(page)
+            elif tainted and self._states[page] == PageState.OWNED:
+                self._taint(page)
+            else:  # a reserved page was never written, so there is nothing to scrub
+                free.append(page)
+        self._move(free, PageState.FREE)
+        self._free.extend(free)
         lease.num_pages -= len(verified)
+
+    def begin_receive(self, lease: Lease, pages: Iterable[int]) -> None:
+        """A transfer is about to write these reserved pages of `lease`, and nobody else."""
+        self._require_open(lease)
+        self._move(self._verified(lease, pages), PageState.RECEIVING)
+
+    def end_receive(self, lease: Lease, pages: Iterable[int], *, failed: bool = False) -> None:
+        """The transfer has ended: the pages are owned, or tainted and no longer the lease's if it failed."""
+        verified = self._verified(lease, pages)
+        if not failed:
+            self._move(verified, PageState.OWNED)
+            return
+        for page in verified:
+            self._taint(page)
+        lease.num_pages -= len(verified)
+
+    def quarantine(self, lease: Lease, pages: Iterable[int]) -> None:
+        """Give up receiving pages whose transfer may still write them; `end_quarantine` follows its end."""
+        verified = self._verified(lease, pages)
+        self._move(verified, PageState.QUARANTINED)
+        lease.num_pages -= len(verified)
+
+    def end_quarantine(self, pages: Iterable[int]) -> None:
+        """The transfer that wrote these quarantined pages has ended; they are scrubbed before reuse."""
+        for page in pages:
+            self._taint(page)
+
+    def share(self, pages: Iterable[int]) -> None:
+        """An entry of the prefix index names these owned or cached pages: one reference more on each."""
+        for page in pages:
+            if self._states[page] not in _SHARED:
+                raise InvariantError(f"page {page} is {self.state_of(page).name} and can't be published")
+            self._references[page] += 1
+
+    def drop(self, pages: Iterable[int]) -> None:
+        """An entry that named these pages is gone; a cached page without references is free."""
+        for page in pages:
+            self._references[page] -= 1
+            if self._references[page] < 0:
+                raise InvariantError(f"page {page} is dropped more often than it was shared")
+            if self._references[page] == 0 and self._states[page] == PageState.CACHED:
+                if self._holds[page]:
+                    raise InvariantError(f"page {page} is dropped while it is held")
+                self._move((page,), PageState.FREE)
+                self._free.append(page)
+
+    def hold(self, pages: Iterable[int]) -> None:
+        """Guard pages that have references from eviction; holds add up."""
+        for page in pages:
+            if not self._references[page]:
+                raise InvariantError(f"page {page} is held and has no references")
+            self._holds[page] += 1
+            if self._holds[page] == 1 and self._states[page] == PageState.CACHED:
+                self._num_cached_held += 1
+
+    def unhold(self, pages: Iterable[int]) -> None:
+        """Take a `hold` back."""
+        for page in pages:
+            self._holds[page] -= 1
+            if self._holds[page] < 0:
+                raise InvariantError(f"page {page} is let go more often than it was held")
+            if self._holds[page] == 0 and self._states[page] == PageState.CACHED:
+                self._num_cached_held -= 1
+
+    def references(self, page: int) -> int:
+        """Entries of the prefix index that name `page`."""
+        return self._references[page]
+
+    def holds(self, page: int) -> int:
+        """Holds on `page`."""
+        return self._holds[page]
 
     def close(self, lease: Lease) -> None:
         """End a life; every page must have been released."""
@@ -253,7 +361,7 @@ class PagePool:
         held: dict[int, int] = {}
         for page, state in enumerate(self._states):
             recount[state] += 1
-            if state in _HELD:
+            if state in _LEASED:
                 held[self._generations[page]] = held.get(self._generations[page], 0) + 1
         if recount != self._counts:
             raise InvariantError(f"page counts {self._counts} do not match the pages' states {recount}")
@@ -261,6 +369,7 @@ class PagePool:
             raise InvariantError("page 0 must be the one dummy page")
         self._check_list("free", self._free, PageState.FREE)
         self._check_list("tainted", self._tainted, PageState.TAINTED)
+        self._check_shares()
         leased = {lease.generation: lease.num_pages for lease in self._leases.values() if lease.num_pages}
         if held != leased:
             raise InvariantError(f"pages by generation {held} do not match the open leases {leased}")
@@ -270,6 +379,26 @@ class PagePool:
             raise InvariantError(f"a page is twice on the {name} list")
         if len(pages) != self._counts[state] or any(self._states[page] != state for page in pages):
             raise InvariantError(f"the {name} list does not hold exactly the {name} pages")
+
+    def _check_shares(self) -> None:
+        held = 0
+        for page, state in enumerate(self._states):
+            references, holds = self._references[page], self._holds[page]
+            if (references or holds) and state not in _SHARED:
+                raise InvariantError(f"page {page} is {PageState(state).name} and has references or holds")
+            if (state == PageState.CACHED and not references) or (holds and not references):
+                raise InvariantError(f"page {page} is kept and nothing names it")
+            held += state == PageState.CACHED and holds > 0
+        if held != self._num_cached_held:
+            raise InvariantError(f"{held} cached pages are held, the count says {self._num_cached_held}")
+
+    def _cache(self, page: int) -> None:
+        self._move((page,), PageState.CACHED)
+        self._num_cached_held += self._holds[page] > 0
+
+    def _taint(self, page: int) -> None:
+        self._move((page,), PageState.TAINTED)
+        self._tainted.append(page)
 
     def _require_open(self, lease: Lease) -> None:
         if self._leases.get(lease.generation) is not lease:

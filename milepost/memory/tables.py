@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 
 from milepost.errors import InvariantError
-from milepost.memory.capacity import sequence_pages
 from milepost.memory.layout import Layout
 from milepost.memory.pool import PagePool
 
@@ -71,13 +70,28 @@ class PageTable(Sequence[int]):
 
 
 class SequencePages:
-    """All pages of one life of a sequence: its state and the KV blocks of its tokens.
+    """All pages of one life of a sequence: its state, the KV blocks of its tokens, snapshots being left.
 
-    Built with no pages; `grow` takes them, `begin_step` and `end_step` frame the step that writes
-    them, `release` gives all of them back and ends the life.
+        block table   [ shared, others' whole blocks | own blocks .................. ]
+        state table   [ own .................... ]
+        snapshots     pages ordered from the running step, until they are settled
+
+    Built with no pages; `adopt` takes over what a prefix hit shares, `grow` reserves its own,
+    `begin_step` and `end_step` frame the step that writes them, `release` gives all of them back and
+    ends the life.
     """
 
-    __slots__ = ("_layout", "_lease", "_pool", "_room", "_unwritten", "block_table", "state_table")
+    __slots__ = (
+        "_layout",
+        "_lease",
+        "_num_shared",
+        "_pool",
+        "_room",
+        "_snapshots",
+        "_unwritten",
+        "block_table",
+        "state_table",
+    )
 
     def __init__(self, owner: str, layout: Layout, pool: PagePool) -> None:
         self._layout = layout
@@ -86,12 +100,14 @@ class SequencePages:
         self._unwritten: list[int] = []
         # Tokens that the pages held can hold: most steps need no new page and should cost nothing.
         self._room = 0
+        self._num_shared = 0
+        self._snapshots: list[tuple[int, ...]] = []
         self.block_table = PageTable()
         self.state_table = PageTable()
 
     @property
     def num_pages(self) -> int:
-        """Pages held now."""
+        """Own pages now; shared ones are not counted."""
         return self._lease.num_pages
 
     @property
@@ -99,19 +115,24 @@ class SequencePages:
         """Whether a step that writes these pages is running."""
         return self._lease.in_step
 
+    def adopt(self, shared: Sequence[int]) -> None:
+        """Start with others' whole blocks, which this sequence only reads; comes before the first `grow`."""
+        if len(self.block_table) or len(self.state_table):
+            raise InvariantError(f"{self._lease!r} adopts blocks and has pages already")
+        self.block_table.extend(shared)
+        self._num_shared = len(shared)
+
     def lacking(self, num_tokens: int) -> int:
         """Pages still to be reserved before the sequence can hold `num_tokens` computed tokens."""
         if num_tokens <= self._room:
             return 0
-        if not len(self.state_table):
-            return sequence_pages(self._layout, num_tokens)
-        blocks = self._layout.blocks_for(num_tokens)
-        return blocks * self._layout.pages_per_block - len(self.block_table)
+        lacking = self._layout.blocks_for(num_tokens) * self._layout.pages_per_block - len(self.block_table)
+        return lacking if len(self.state_table) else lacking + self._layout.pages_per_state
 
-    def tokens_within_reach(self) -> int:
-        """Most computed tokens that the pages held now and all free pages could hold together."""
+    def tokens_within_reach(self, num_pages: int) -> int:
+        """Most computed tokens that the pages held now and `num_pages` more could hold together."""
         lacking_state = 0 if len(self.state_table) else self._layout.pages_per_state
-        blocks = (self._pool.num_free - lacking_state) // self._layout.pages_per_block
+        blocks = (num_pages - lacking_state) // self._layout.pages_per_block
         held = len(self.block_table) // self._layout.pages_per_block
         return max(0, held + blocks) * self._layout.block_size
 
@@ -131,6 +152,23 @@ class SequencePages:
         self._room = self._layout.blocks_for(num_tokens) * self._layout.block_size
         return True
 
+    def order_snapshot(self) -> tuple[int, ...] | None:
+        """Reserve the pages of a snapshot that the next step writes; None when too few are free."""
+        pages = self._pool.reserve(self._lease, self._layout.pages_per_state)
+        if pages is not None:
+            self._snapshots.append(pages)
+            self._unwritten.extend(pages)
+        return pages
+
+    def settle_snapshots(self, *, tainted: bool = False) -> None:
+        """Let every ordered snapshot go after its step: what was published stays cached, the rest is free.
+
+        With `tainted` the rest is scrubbed first: what a step wrote there may not be finite.
+        """
+        for pages in self._snapshots:
+            self._pool.release(self._lease, pages, tainted=tainted)
+        self._snapshots.clear()
+
     def begin_step(self) -> None:
         """A step that writes these pages is about to run; until `end_step` none can be released."""
         self._pool.begin_step(self._lease, self._unwritten)
@@ -141,15 +179,17 @@ class SequencePages:
         self._unwritten.clear()
 
     def release(self, *, tainted: bool = False) -> None:
-        """Give every page back and end this life; `tainted` pages are scrubbed before reuse."""
+        """Let every own page go and end this life; `tainted` pages are scrubbed before reuse."""
+        self.settle_snapshots(tainted=tainted)
         self._pool.release(self._lease, self.state_table, tainted=tainted)
-        self._pool.release(self._lease, self.block_table, tainted=tainted)
+        self._pool.release(self._lease, self.block_table[self._num_shared :], tainted=tainted)
         self._pool.close(self._lease)
 
     def check(self, num_computed: int) -> None:
         """Raise `InvariantError` unless the tables hold what `num_computed` tokens need, each page once."""
-        pages = [*self.state_table, *self.block_table]
-        if len(set(pages)) != len(pages) or len(pages) != self._lease.num_pages:
+        pages = [*self.state_table, *self.block_table, *(page for pages in self._snapshots for page in pages)]
+        own = len(pages) - self._num_shared
+        if len(set(pages)) != len(pages) or own != self._lease.num_pages:
             raise InvariantError(f"the tables of {self._lease!r} do not list its pages once each")
         if self.lacking(num_computed):
             raise InvariantError(f"{self._lease!r} can't hold the {num_computed} tokens computed")

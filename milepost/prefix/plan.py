@@ -86,7 +86,7 @@ class SnapshotPolicy(Protocol):
         ...
 
     def plan(self, view: PromptView) -> SnapshotPlan:
-        """The plan of a life that begins with `view`; its points lie above ``hit``, at most at ``num_tokens``."""
+        """The plan of a life that begins with `view`; points lie above ``hit``, at most at ``num_tokens``."""
         ...
 
     def observe(self, view: PromptView) -> None:

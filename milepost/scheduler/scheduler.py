@@ -5,7 +5,7 @@ and no decode phase; a prompt, a chunk of one, one drawn token and a preempted r
 all tokens that are wanted and not computed.
 
     schedule   running first, then waiting, under the token budget  ->  Batch
-    update     advance by what the step computed, append what it drew, end what is done
+    update     advance by what the step computed, publish it, append what it drew, end what is done
     abort      at any moment; a step that is running still owns the request's pages until it is back
 
 Why it always gets on: the first running request gets at least one token, or everybody behind it is
@@ -19,20 +19,21 @@ request keeps its place.
 
 from __future__ import annotations
 
-from bisect import insort
-
 from milepost.errors import InvariantError, RequestError
-from milepost.memory.capacity import sequence_pages
 from milepost.memory.layout import Layout
 from milepost.memory.pool import PagePool
-from milepost.memory.tables import SequencePages
+from milepost.prefix.cache import Match, PrefixCache
+from milepost.prefix.explain import nothing_cached
+from milepost.prefix.plan import Reason
 from milepost.prefix.reports import CacheStats, Explanation
 from milepost.scheduler.config import SchedulerConfig
+from milepost.scheduler.followers import shared_tokens
 from milepost.scheduler.limits import Limits
+from milepost.scheduler.lives import Lives, pages_of
 from milepost.scheduler.reports import SchedulerStats, TokenUpdate
 from milepost.scheduler.results import outcomes_by_id
+from milepost.scheduler.roster import Roster
 from milepost.scheduler.sequence import Sequence
-from milepost.scheduler.waiting import WaitingQueue
 from milepost.types import Batch, BatchResult, FinishReason, NewRequest, Request, Row, RowResult
 
 __all__ = ["Scheduler"]
@@ -62,16 +63,18 @@ class Scheduler:
         config: the limits.
         layout: how tokens and states lie in pages.
         pool: where the pages come from; nobody else takes any.
+        cache: the prefix cache over the same pool; None to compute everything.
     """
 
-    def __init__(self, config: SchedulerConfig, layout: Layout, pool: PagePool) -> None:
+    def __init__(
+        self, config: SchedulerConfig, layout: Layout, pool: PagePool, cache: PrefixCache | None = None
+    ) -> None:
         self._config = config
-        self._layout = layout
         self._pool = pool
+        self._cache = cache
+        self._lives = Lives(layout, pool, cache)
+        self._roster = Roster(1 if cache is None else cache.config.match_unit)
         self._limits = Limits(config, layout, pool)
-        self._sequences: dict[str, Sequence] = {}
-        self._running: list[Sequence] = []
-        self._waiting = WaitingQueue()
         self._step: _Step | None = None
         self._released: list[str] = []
         self._num_added = 0
@@ -84,7 +87,7 @@ class Scheduler:
     @property
     def has_work(self) -> bool:
         """Whether any request is alive."""
-        return bool(self._sequences)
+        return bool(self._roster.alive)
 
     @property
     def limits(self) -> Limits:
@@ -98,7 +101,7 @@ class Scheduler:
             RequestError: what `Limits.validate` raises, or the id belongs to a request that is alive.
         """
         self._limits.validate(request)
-        if request.request_id in self._sequences:
+        if request.request_id in self._roster.alive:
             raise RequestError(
                 f"request_id must be unique among the requests alive. Given: {request.request_id!r}.",
                 param="request_id",
@@ -110,8 +113,9 @@ class Scheduler:
             stop_token_ids=self._config.stop_token_ids,
         )
         self._num_added += 1
-        self._sequences[request.request_id] = sequence
-        self._waiting.push(sequence)
+        if self._cache is not None:
+            sequence.trail = self._cache.open(request)
+        self._roster.add(sequence)
 
     def schedule(self) -> Batch | None:
         """Plan the next step, or None when no request is alive.
@@ -121,7 +125,7 @@ class Scheduler:
         """
         if self._step is not None:
             raise InvariantError("schedule was called before the running step's update")
-        if not self._sequences:
+        if not self._roster.alive:
             return None
         # The batch that carries these scrubs runs them before its rows, so the pages are free now.
         scrubs = self._pool.take_tainted()
@@ -130,8 +134,8 @@ class Scheduler:
             self._plan_waiting(step)
         if not step.chunks:
             raise InvariantError(
-                f"no token could be planned: {len(self._running)} running, {len(self._waiting)} waiting, "
-                f"{self._pool.counts()}"
+                f"no token could be planned: {len(self._roster.running)} running, {self._roster.num_idle} "
+                f"waiting, {self._pool.counts()}"
             )
         batch = self._send(step, scrubs)
         self._step = step
@@ -155,10 +159,10 @@ class Scheduler:
         updates: list[TokenUpdate] = []
         for row in batch.rows:
             sequence, outcome = step.sequences[row.request_id], outcomes[row.request_id]
-            _pages(sequence).end_step()
-            if self._sequences.get(row.request_id) is not sequence:
+            pages_of(sequence).end_step()
+            if not self._roster.is_alive(sequence):
                 # It ended while the step ran; only now does nobody write its pages.
-                self._release_pages(sequence, tainted=outcome.error is not None)
+                self._lives.end(sequence, tainted=outcome.error is not None)
             elif outcome.error is not None:
                 updates.append(self._end(sequence, FinishReason.ERROR, error=outcome.error))
             else:
@@ -177,7 +181,7 @@ class Scheduler:
 
     def finish(self, request_id: str, reason: FinishReason) -> TokenUpdate | None:
         """End a request for a reason that the scheduler can't see, such as a stop string. As `abort`."""
-        sequence = self._sequences.get(request_id)
+        sequence = self._roster.alive.get(request_id)
         return None if sequence is None else self._end(sequence, reason)
 
     def abandon(self) -> None:
@@ -188,17 +192,18 @@ class Scheduler:
         step, self._step = self._step, None
         if step is not None:
             for sequence in step.sequences.values():
-                _pages(sequence).end_step()
-                if self._sequences.get(sequence.request_id) is not sequence:
-                    self._release_pages(sequence, tainted=True)
-        for sequence in [*self._sequences.values()]:
+                pages_of(sequence).end_step()
+                if not self._roster.is_alive(sequence):
+                    self._lives.end(sequence, tainted=True)
+        for sequence in [*self._roster.alive.values()]:
             self._retire(sequence, tainted=True)
+        self.reset_cache()
 
     def stats(self) -> SchedulerStats:
         """A snapshot for metrics and logs."""
         return SchedulerStats(
-            running=len(self._running),
-            waiting=len(self._waiting),
+            running=len(self._roster.running),
+            waiting=self._roster.num_idle,
             pages=self._pool.counts(),
             steps=self._num_steps,
             computed_tokens=self._num_computed,
@@ -208,16 +213,18 @@ class Scheduler:
         )
 
     def cache_stats(self) -> CacheStats | None:
-        """The prefix cache at this moment, None when it is off."""
-        return None
+        """What the prefix cache holds and has done; None without one."""
+        return None if self._cache is None else self._cache.stats()
 
     def explain(self, prompt_token_ids: tuple[int, ...], cache_salt: str = "") -> Explanation:
-        """What a prompt would hit now; there must be a cache."""
-        raise InvariantError(f"no prefix cache to explain: {len(prompt_token_ids)} tokens, {cache_salt!r}")
+        """Why a prompt would hit what it would hit now; without a cache, that it hits nothing."""
+        if self._cache is not None:
+            return self._cache.explain(prompt_token_ids, cache_salt)
+        return nothing_cached(len(prompt_token_ids))
 
     def reset_cache(self) -> int:
-        """Drop what is cached; there must be a cache."""
-        raise InvariantError("there is no prefix cache to reset")
+        """Forget every cached prefix that no running request uses; returns how many snapshots went."""
+        return 0 if self._cache is None else self._cache.reset()
 
     def check(self) -> None:
         """Prove that pool, tables and queues agree. Costs time in proportion to all of them; for tests.
@@ -227,27 +234,21 @@ class Scheduler:
         """
         self._pool.check()
         in_step = {} if self._step is None else self._step.sequences
-        holders = {id(sequence): sequence for sequence in [*self._running, *in_step.values()]}
+        holders = {id(sequence): sequence for sequence in [*self._roster.running, *in_step.values()]}
         held = 0
         for sequence in holders.values():
-            pages = _pages(sequence)
+            pages = pages_of(sequence)
             pages.check(sequence.num_computed)
             held += pages.num_pages
             if pages.in_step != (in_step.get(sequence.request_id) is sequence):
                 raise InvariantError(f"{sequence.request_id!r} and its pages disagree on the running step")
-        if held != self._pool.counts().held:
+        if held != self._pool.counts().leased:
             raise InvariantError(f"sequences hold {held} pages, the pool says {self._pool.counts()}")
-        if sorted(self._running, key=_order) != self._running:
-            raise InvariantError("the running requests are out of order")
-        if len(self._running) > self._config.max_num_seqs:
-            raise InvariantError(f"{len(self._running)} requests run")
-        if len(self._running) + len(self._waiting) != len(self._sequences):
-            raise InvariantError("a request alive is neither running nor waiting, or both")
-        for sequence in self._sequences.values():
-            if (sequence in self._waiting) != (sequence.pages is None):
-                raise InvariantError(f"{sequence.request_id!r} waits with pages or runs without")
-            if sequence.num_wanted < 1:
-                raise InvariantError(f"{sequence.request_id!r} is alive and wants no token")
+        if len(self._roster.running) > self._config.max_num_seqs:
+            raise InvariantError(f"{len(self._roster.running)} requests run")
+        self._roster.check()
+        if self._cache is not None:
+            self._cache.check()
 
     # -- planning -------------------------------------------------------------------------------
 
@@ -255,8 +256,8 @@ class Scheduler:
         """Give running requests their chunks in order; False when one had to be preempted."""
         index = 0
         undisturbed = True
-        while index < len(self._running) and step.budget:
-            sequence = self._running[index]
+        while index < len(self._roster.running) and step.budget:
+            sequence = self._roster.running[index]
             count = self._reserve_chunk(sequence, step.budget)
             if count:
                 step.take(sequence, count)
@@ -264,7 +265,7 @@ class Scheduler:
             else:
                 # The last in line pays, which may be the one that asks; those before `index` have
                 # their chunks and are never touched.
-                self._preempt(self._running[-1])
+                self._preempt(self._roster.running[-1])
                 undisturbed = False
         return undisturbed
 
@@ -277,52 +278,83 @@ class Scheduler:
         fit, and its growth ends at the pool's limit.
         """
         promised: int | None = None
-        while step.budget and len(self._running) < self._config.max_num_seqs:
-            sequence = self._waiting.peek()
+        while step.budget and len(self._roster.running) < self._config.max_num_seqs:
+            sequence = self._roster.waiting.peek()
             if sequence is None:
                 return
-            need = sequence_pages(self._layout, self._foreseen(sequence))
-            if self._running and need > self._pool.num_free:
+            match = self._lives.look_up(sequence)
+            if match is not None and self._follows(sequence, match):
+                continue
+            need = self._lives.need(match, self._foreseen(sequence))
+            if self._roster.running and need > self._lives.num_available:
                 return
             if promised is None:
                 # Summed only when it decides: it is the one cost that grows with those that run.
-                promised = sum(_pages(running).lacking(self._foreseen(running)) for running in self._running)
-            if self._running and promised + need > self._pool.num_free:
+                promised = sum(pages_of(one).lacking(self._foreseen(one)) for one in self._roster.running)
+            self._lives.guard(match)
+            if promised + need > self._lives.num_available:
+                if self._roster.running:
+                    self._lives.unguard(match)
+                    return
+                match = self._lives.fitting(match, len(sequence.tokens))
+            if not self._admit(sequence, match, step):
                 return
-            self._waiting.pop()
-            sequence.pages = SequencePages(sequence.request_id, self._layout, self._pool)
-            insort(self._running, sequence, key=_order)
-            step.take(sequence, self._reserve_chunk(sequence, step.budget))
-            promised += need - sequence.pages.num_pages
+            promised += need - pages_of(sequence).num_pages
+
+    def _follows(self, sequence: Sequence, match: Match) -> bool:
+        """Whether the first in the queue waits for a running request's snapshot from now on."""
+        if self._cache is None or not self._cache.config.wait_for_leaders:
+            return False
+        if not self._roster.follow(sequence, match):
+            return False
+        self._cache.waited()
+        return True
+
+    def _admit(self, sequence: Sequence, match: Match | None, step: _Step) -> bool:
+        """Begin the life of the first in the queue with its first chunk."""
+        in_flight = 0
+        if sequence.trail is not None and sequence.trail.first_look:
+            leaders = self._roster.in_prompt
+            in_flight = max((shared_tokens(sequence, leader) for leader in leaders), default=0)
+        self._lives.begin(sequence, match, in_flight=in_flight)
+        count = self._reserve_chunk(sequence, step.budget)
+        if not count:
+            raise InvariantError(
+                f"{sequence.request_id!r} was admitted and lacks pages: {self._pool.counts()}"
+            )
+        self._roster.admit(sequence)
+        step.take(sequence, count)
+        return True
 
     def _foreseen(self, sequence: Sequence) -> int:
         """Tokens that admission makes room for: the known ones, and headroom as far as it can be used."""
         return min(len(sequence.tokens) + self._config.headroom, sequence.last_computed)
 
     def _reserve_chunk(self, sequence: Sequence, budget: int) -> int:
-        """Reserve pages for the longest chunk that budget and free pages allow; its tokens, maybe 0."""
-        pages = _pages(sequence)
+        """Reserve pages for the longest chunk that budget and memory allow; its tokens, maybe 0."""
         count = min(sequence.num_wanted, budget)
-        if not pages.grow(sequence.num_computed + count):
-            count = min(count, pages.tokens_within_reach() - sequence.num_computed)
-            if count <= 0 or not pages.grow(sequence.num_computed + count):
+        if not self._lives.reserve(sequence, sequence.num_computed + count):
+            reach = pages_of(sequence).tokens_within_reach(self._lives.num_available)
+            count = min(count, reach - sequence.num_computed)
+            if count <= 0 or not self._lives.reserve(sequence, sequence.num_computed + count):
                 return 0
         return count
 
     def _preempt(self, sequence: Sequence) -> None:
-        """Take a running request's pages; it waits, and computes its tokens again from a zero state."""
-        self._running.remove(sequence)
-        self._release_pages(sequence)
+        """Take a running request's pages. It waits; its state stays as a snapshot while there is memory."""
+        self._lives.end(sequence, keep=Reason.PREEMPTED)
         sequence.num_computed = 0
         sequence.num_preemptions += 1
         self._num_preemptions += 1
-        self._waiting.push(sequence)
+        self._roster.preempt(sequence)
 
     def _send(self, step: _Step, scrubs: tuple[int, ...]) -> Batch:
         rows: list[Row] = []
         new_requests: list[NewRequest] = []
         for sequence, count in step.chunks:
-            pages = _pages(sequence)
+            pages = pages_of(sequence)
+            # After every chunk has its pages: a snapshot takes what is left.
+            orders = self._lives.order_snapshots(sequence, sequence.num_computed + count)
             if not sequence.announced:
                 new_requests.append(sequence.announcement())
                 sequence.announced = True
@@ -335,6 +367,7 @@ class Scheduler:
                     state_table=pages.state_table,
                     samples=count == sequence.num_wanted,
                     num_output_tokens=sequence.num_output_tokens,
+                    snapshots=orders,
                 )
             )
             pages.begin_step()
@@ -345,6 +378,7 @@ class Scheduler:
             new_requests=tuple(new_requests),
             released=tuple(self._released),
             scrubs=scrubs,
+            copies=self._lives.take_copies(),
         )
         self._released.clear()
         self._num_steps += 1
@@ -356,10 +390,14 @@ class Scheduler:
     def _advance(self, sequence: Sequence, row: Row, outcome: RowResult) -> TokenUpdate | None:
         sequence.num_computed += len(row.token_ids)
         self._num_computed += len(row.token_ids)
+        self._lives.step_done(sequence, outcome)
+        self._roster.passed(sequence)
         if not row.samples:
             return None
         reason, stop_token = sequence.append(outcome.token_ids[0])
         self._num_drawn += 1
+        if reason is None and outcome.token_ids[0] in self._config.stop_token_ids:
+            self._lives.message_ended(sequence)
         if reason is not None:
             self._retire(sequence)
         return TokenUpdate(
@@ -379,27 +417,10 @@ class Scheduler:
 
     def _retire(self, sequence: Sequence, *, tainted: bool = False) -> None:
         """Forget a request; its pages go now, or with the update of the step that still writes them."""
-        del self._sequences[sequence.request_id]
+        self._roster.retire(sequence)
         self._num_finished += 1
         if sequence.announced:
             self._released.append(sequence.request_id)
-        if sequence.pages is None:
-            self._waiting.remove(sequence)
-            return
-        self._running.remove(sequence)
-        if not sequence.pages.in_step:
-            self._release_pages(sequence, tainted=tainted)
-
-    def _release_pages(self, sequence: Sequence, *, tainted: bool = False) -> None:
-        _pages(sequence).release(tainted=tainted)
-        sequence.pages = None
-
-
-def _order(sequence: Sequence) -> tuple[int, int]:
-    return sequence.order
-
-
-def _pages(sequence: Sequence) -> SequencePages:
-    if sequence.pages is None:
-        raise InvariantError(f"{sequence.request_id!r} runs without pages")
-    return sequence.pages
+        if sequence.pages is not None and not sequence.pages.in_step:
+            keep = None if tainted or not sequence.keeps_last else Reason.LAST
+            self._lives.end(sequence, keep=keep, tainted=tainted)

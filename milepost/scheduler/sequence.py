@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from milepost.memory.tables import SequencePages
+from milepost.prefix.plan import PlannedSnapshot
+from milepost.prefix.trail import Trail
 from milepost.types import FinishReason, NewRequest, Request, Usage
 
 __all__ = ["Sequence"]
@@ -27,6 +29,9 @@ class Sequence:
         pages: where they lie; None while the sequence waits.
         announced: whether the executor knows the request.
         num_preemptions: how often its pages were taken away.
+        trail: its way through the prefix cache; None without one.
+        ordered: snapshots that the running step leaves, and their pages.
+        partial_source: page of a partly filled block to copy from, until the copy is planned.
     """
 
     __slots__ = (
@@ -36,9 +41,12 @@ class Sequence:
         "num_computed",
         "num_preemptions",
         "order",
+        "ordered",
         "pages",
+        "partial_source",
         "request",
         "tokens",
+        "trail",
     )
 
     def __init__(
@@ -54,6 +62,9 @@ class Sequence:
         self.pages: SequencePages | None = None
         self.announced = False
         self.num_preemptions = 0
+        self.trail: Trail | None = None
+        self.ordered: list[tuple[PlannedSnapshot, tuple[int, ...]]] = []
+        self.partial_source: int | None = None
         self.length_limit = length_limit
         if sampling.max_tokens is not None:
             self.length_limit = min(length_limit, num_prompt + sampling.max_tokens)
@@ -74,6 +85,16 @@ class Sequence:
     def last_computed(self) -> int:
         """Most tokens that it can ever have computed: the last one drawn needs no computing."""
         return self.length_limit - 1
+
+    @property
+    def in_prompt(self) -> bool:
+        """Whether it still has prompt to compute."""
+        return self.num_computed < len(self.request.prompt_token_ids)
+
+    @property
+    def keeps_last(self) -> bool:
+        """Whether its last state becomes a snapshot when it ends."""
+        return self.trail is not None and self.trail.keep_last
 
     @property
     def num_output_tokens(self) -> int:
@@ -108,5 +129,6 @@ class Sequence:
         return Usage(
             prompt_tokens=len(self.request.prompt_token_ids),
             output_tokens=self.num_output_tokens,
+            cached_tokens=0 if self.trail is None else self.trail.hit,
             num_preemptions=self.num_preemptions,
         )

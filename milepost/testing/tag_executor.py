@@ -9,51 +9,16 @@ before them, so the output of a request is known beforehand, however it is sched
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 from milepost.errors import InvariantError
-from milepost.memory.layout import DUMMY_PAGE, Layout
-from milepost.types import Batch, BatchResult, NewRequest, Row, RowResult
+from milepost.memory.layout import Layout
+from milepost.testing.tag_memory import StateTag, TagMemory
+from milepost.testing.tag_tiers import TagTiers
+from milepost.testing.tags import drawn_token, expected_output, extend_tag, root_tag, tag_of
+from milepost.types import Batch, BatchResult, NewRequest, Row, RowResult, TransferResult
 
 __all__ = ["TagExecutor", "drawn_token", "expected_output", "extend_tag", "tag_of"]
-
-_MASK = (1 << 64) - 1
-_EMPTY = 0x243F6A8885A308D3  # the tag of no tokens; any constant does (these are digits of pi)
-_POISON = "poison"
-_NAN = "nan"
-
-Page = str | list[int | None] | tuple[int, int]
-"""Poison, NaN of a failed request, a block's tags by slot, or a state's (tag, logical page)."""
-
-
-def extend_tag(tag: int, token_id: int) -> int:
-    """The tag of a sequence that had `tag` before `token_id` came (a splitmix64 step)."""
-    mixed = (tag + (token_id + 1) * 0x9E3779B97F4A7C15) & _MASK
-    mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & _MASK
-    return mixed ^ (mixed >> 31)
-
-
-def tag_of(token_ids: Iterable[int]) -> int:
-    """The tag of exactly these tokens."""
-    tag = _EMPTY
-    for token_id in token_ids:
-        tag = extend_tag(tag, token_id)
-    return tag
-
-
-def drawn_token(tag: int, vocab_size: int) -> int:
-    """The token that follows the tokens of `tag`."""
-    return (tag >> 32) % vocab_size
-
-
-def expected_output(prompt: Sequence[int], count: int, vocab_size: int) -> list[int]:
-    """The first `count` tokens that a request with this prompt draws, whatever else goes on."""
-    tag, output = tag_of(prompt), []
-    for _ in range(count):
-        output.append(drawn_token(tag, vocab_size))
-        tag = extend_tag(tag, output[-1])
-    return output
 
 
 class TagExecutor:
@@ -65,6 +30,11 @@ class TagExecutor:
         vocab_size: drawn tokens are below it; small ones make tokens repeat, which finds more.
         free_pages: tells which pages nobody owns (`PagePool.free_pages`). They are poisoned before
             each step, and a row that names one of them is an error; without it, neither is done.
+        cached_pages: tells which pages the prefix cache names. No step may change what they hold;
+            an owner may go on filling a block behind what is cached.
+        salt_of: a request's cache salt by its id, which no message carries: content of different
+            salts has different tags. Without it all have the same.
+        tiers: what stands behind the arena; without it a transfer is an error.
 
     Attributes:
         num_rows: rows run so far.
@@ -77,75 +47,102 @@ class TagExecutor:
         *,
         vocab_size: int = 2,
         free_pages: Callable[[], Iterable[int]] | None = None,
+        cached_pages: Callable[[], Iterable[int]] | None = None,
+        salt_of: Callable[[str], str] | None = None,
+        tiers: TagTiers | None = None,
     ) -> None:
         if layout.pages_per_block != 1:
             raise InvariantError(f"TagExecutor wants blocks of one page, not {layout.pages_per_block}")
         self._layout = layout
         self._vocab_size = vocab_size
-        self._free_pages = free_pages
-        self._memory: list[Page] = [_POISON] * num_pages
+        self._salt_of = salt_of
+        self._memory = TagMemory(num_pages, free_pages, cached_pages)
+        self._tiers = tiers
+        if tiers is not None:
+            tiers.attach(self._memory)
         self._tokens: dict[str, list[int]] = {}
         # Per request, the tag of each prefix, by its length.
         self._tags: dict[str, list[int]] = {}
         self._num_drawn: dict[str, int] = {}
         self._failing: set[str] = set()
+        self._failing_snapshots: set[str] = set()
         self.num_rows = 0
 
     def fail_request(self, request_id: str) -> None:
         """Let the next row of `request_id` fail, and fill every page that it may write with NaN."""
         self._failing.add(request_id)
 
+    def fail_snapshot(self, request_id: str) -> None:
+        """Let the next snapshot that `request_id` leaves not be finite: NaN, and not reported."""
+        self._failing_snapshots.add(request_id)
+
     def run(self, batch: Batch) -> BatchResult:
-        """Forget, learn, scrub and run the rows, each only if all that it reads is right."""
+        """Carry `batch` out in the order that it describes, each part only if all that it reads is right."""
         for request_id in batch.released:
-            if self._tokens.pop(request_id, None) is None:
-                raise InvariantError(f"{request_id!r} is released and was not known")
-            del self._tags[request_id], self._num_drawn[request_id]
-            self._failing.discard(request_id)
+            self._forget(request_id)
         for request in batch.new_requests:
             self._learn(request)
-        free = frozenset(self._free_pages()) if self._free_pages is not None else frozenset()
-        self._poison(free, batch.scrubs)
-        self._require_disjoint(batch, free)
+        if self._tiers is not None:
+            # What is freed by this very step is not poisoned yet.
+            self._tiers.demote(batch.transfers)
+        self._memory.begin()
+        self._memory.scrub(batch.scrubs)
+        self._memory.copy(batch.copies)
+        if self._tiers is not None:
+            self._tiers.start(batch.transfers)
+        self._require_disjoint(batch)
         # An executor may answer in any order; answering backwards finds who relies on places.
-        return BatchResult(step=batch.step, rows=tuple(self._run_row(row) for row in reversed(batch.rows)))
+        rows = tuple(self._run_row(row) for row in reversed(batch.rows))
+        return BatchResult(step=batch.step, rows=rows, transfers=self._ended_transfers(batch))
 
     def close(self) -> None:
         """Nothing is held."""
 
+    def _forget(self, request_id: str) -> None:
+        if self._tokens.pop(request_id, None) is None:
+            raise InvariantError(f"{request_id!r} is released and was not known")
+        del self._tags[request_id], self._num_drawn[request_id]
+        self._failing.discard(request_id)
+        self._failing_snapshots.discard(request_id)
+
     def _learn(self, request: NewRequest) -> None:
         if request.request_id in self._tokens:
             raise InvariantError(f"{request.request_id!r} is announced twice")
-        tags = [_EMPTY]
+        tags = [root_tag(self._salt_of(request.request_id) if self._salt_of is not None else "")]
         for token_id in request.prompt_token_ids:
             tags.append(extend_tag(tags[-1], token_id))
         self._tokens[request.request_id] = list(request.prompt_token_ids)
         self._tags[request.request_id] = tags
         self._num_drawn[request.request_id] = 0
 
-    def _poison(self, free: frozenset[int], scrubs: Iterable[int]) -> None:
-        for page in free:
-            # What a failed request left stays dangerous until it is scrubbed.
-            if self._memory[page] != _NAN:
-                self._memory[page] = _POISON
-        for page in scrubs:
-            if page == DUMMY_PAGE:
-                raise InvariantError("the dummy page is scrubbed")
-            self._memory[page] = _POISON
+    def _ended_transfers(self, batch: Batch) -> tuple[TransferResult, ...]:
+        if batch.waits and batch.rows:
+            raise InvariantError(f"step {batch.step} has rows and waits for a transfer")
+        if self._tiers is not None:
+            return self._tiers.finish_step(waits=batch.waits)
+        if batch.waits or batch.transfers:
+            raise InvariantError(f"step {batch.step} has transfers or waits for one, and there are no tiers")
+        return ()
 
-    def _require_disjoint(self, batch: Batch, free: frozenset[int]) -> None:
-        user: dict[int, str] = {}
+    def _require_disjoint(self, batch: Batch) -> None:
+        """Only blocks that are complete before a row begins may be named twice, as the same block."""
+        size = self._layout.block_size
+        own: dict[int, str] = {}
+        shared: dict[int, tuple[int, str]] = {}
         for row in batch.rows:
-            for page in [*row.state_table, *row.block_table]:
-                if not DUMMY_PAGE < page < len(self._memory):
-                    raise InvariantError(f"{row.request_id!r} names page {page}")
-                if page in user:
-                    raise InvariantError(f"{row.request_id!r} and {user[page]!r} both name page {page}")
-                if page in free:
-                    raise InvariantError(f"{row.request_id!r} names page {page}, which is free")
-                if self._memory[page] == _NAN:
-                    raise InvariantError(f"{row.request_id!r} got page {page}, which was never scrubbed")
-                user[page] = row.request_id
+            who, complete = repr(row.request_id), row.start // size
+            orders = [page for order in row.snapshots for page in order.pages]
+            for page in [*row.state_table, *orders, *row.block_table[complete:]]:
+                self._memory.require_usable(page, who)
+                if page in own or page in shared:
+                    other = own[page] if page in own else shared[page][1]
+                    raise InvariantError(f"{who} and {other} both name page {page}")
+                own[page] = who
+            for index, page in enumerate(row.block_table[:complete]):
+                self._memory.require_usable(page, who)
+                other_index, other = shared.setdefault(page, (index, who))
+                if page in own or other_index != index:
+                    raise InvariantError(f"{who} and {own.get(page, other)} both name page {page}")
 
     def _run_row(self, row: Row) -> RowResult:
         self.num_rows += 1
@@ -154,21 +151,28 @@ class TagExecutor:
             raise InvariantError(f"{row.request_id!r} has a row and was not announced")
         end = row.start + len(row.token_ids)
         self._require_right_row(row, tokens, end)
+        self._require_right_orders(row, end)
         self._require_right_memory(row)
         if row.request_id in self._failing:
-            self._failing.discard(row.request_id)
-            for page in [*row.state_table, *row.block_table]:
-                self._memory[page] = _NAN
-            return RowResult(request_id=row.request_id, error="non-finite logits")
-        self._write(row, end)
+            return self._fail(row)
+        snapshots = self._write(row, end)
         if not row.samples:
-            return RowResult(request_id=row.request_id)
+            return RowResult(request_id=row.request_id, snapshots=snapshots)
         tags = self._tags[row.request_id]
         token_id = drawn_token(tags[end], self._vocab_size)
         tokens.append(token_id)
         self._num_drawn[row.request_id] += 1
         tags.append(extend_tag(tags[end], token_id))
-        return RowResult(request_id=row.request_id, token_ids=(token_id,))
+        return RowResult(request_id=row.request_id, token_ids=(token_id,), snapshots=snapshots)
+
+    def _fail(self, row: Row) -> RowResult:
+        self._failing.discard(row.request_id)
+        who, size = repr(row.request_id), self._layout.block_size
+        orders = [page for order in row.snapshots for page in order.pages]
+        self._memory.ruin([*row.state_table, *orders], who)
+        for index in range(row.start // size, len(row.block_table)):
+            self._memory.ruin_block(row.block_table[index], max(0, row.start - index * size), who)
+        return RowResult(request_id=row.request_id, error="non-finite logits")
 
     def _require_right_row(self, row: Row, tokens: list[int], end: int) -> None:
         layout, who = self._layout, repr(row.request_id)
@@ -186,25 +190,51 @@ class TagExecutor:
                 f"for {end} tokens"
             )
 
+    def _require_right_orders(self, row: Row, end: int) -> None:
+        who, last = repr(row.request_id), row.start
+        for order in row.snapshots:
+            if not last < order.position <= end:
+                raise InvariantError(
+                    f"{who} is to leave a snapshot at {order.position}, which must be above {last} and at "
+                    f"most {end}"
+                )
+            if len(order.pages) != self._layout.pages_per_state:
+                raise InvariantError(f"{who} is to leave a snapshot on {len(order.pages)} pages")
+            last = order.position
+
     def _require_right_memory(self, row: Row) -> None:
         """KV of positions 0 .. start-1 and the state after `start` tokens must be the request's own."""
-        tags, size = self._tags[row.request_id], self._layout.block_size
-        for position in range(row.start):
-            block = self._memory[row.block_table[position // size]]
-            if not isinstance(block, list) or block[position % size] != tags[position + 1]:
-                raise InvariantError(f"{row.request_id!r} reads foreign KV at position {position}")
+        tags, size, who = self._tags[row.request_id], self._layout.block_size, repr(row.request_id)
+        for first in range(0, row.start, size):
+            page, end = row.block_table[first // size], min(first + size, row.start)
+            block = self._memory.pages[page]
+            held = block[: end - first] if isinstance(block, list) else []
+            wanted = tags[first + 1 : end + 1]
+            if held != wanted:
+                same = [mine == other for mine, other in zip(wanted, held, strict=False)]
+                position = first + ([*same, False].index(False))
+                raise InvariantError(f"{who} reads foreign KV at position {position}")
         if row.start:
             for logical, page in enumerate(row.state_table):
-                if self._memory[page] != (tags[row.start], logical):
-                    raise InvariantError(f"{row.request_id!r} reads a state that is not its own")
+                held_state = self._memory.pages[page]
+                if held_state != StateTag(tags[row.start], row.start, logical):
+                    raise InvariantError(
+                        f"{who} reads a state that is not its own: {held_state} for {row.start} tokens"
+                    )
 
-    def _write(self, row: Row, end: int) -> None:
-        tags, size = self._tags[row.request_id], self._layout.block_size
+    def _write(self, row: Row, end: int) -> tuple[int, ...]:
+        """Write KV, snapshots and state; returns the positions of the snapshots that are finite."""
+        tags, size, who = self._tags[row.request_id], self._layout.block_size, repr(row.request_id)
         for position in range(row.start, end):
             page = row.block_table[position // size]
-            block = self._memory[page]
-            if not isinstance(block, list):
-                block = self._memory[page] = [None] * size
-            block[position % size] = tags[position + 1]
-        for logical, page in enumerate(row.state_table):
-            self._memory[page] = (tags[end], logical)
+            self._memory.write_slot(page, position % size, tags[position + 1], who)
+        finite = []
+        for order in row.snapshots:
+            if row.request_id in self._failing_snapshots:
+                self._failing_snapshots.discard(row.request_id)
+                self._memory.ruin(order.pages, who)
+            else:
+                self._memory.write_state(order.pages, tags[order.position], order.position, who)
+                finite.append(order.position)
+        self._memory.write_state(row.state_table, tags[end], end, who)
+        return tuple(finite)

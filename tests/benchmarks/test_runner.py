@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import __main__ as runner
-from benchmarks import scheduler_cost
+from benchmarks import prefix_keys, scheduler_cost
 from benchmarks.results import Result
 
 
@@ -65,3 +65,11 @@ def test_scheduler_cost_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     (result,) = scheduler_cost.scheduler()
     assert len(result.samples) == 3
     assert min(result.samples) > 0
+
+
+def test_prefix_keys_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prefix_keys, "TOKENS", 1000)
+    monkeypatch.setattr(prefix_keys, "GROWN", 128)
+    results = list(prefix_keys.keys())
+    assert [result.unit for result in results] == ["ms", "ns/token"] * 2
+    assert all(min(result.samples) > 0 for result in results)

@@ -99,7 +99,7 @@ def test_leaving_the_stream_early_aborts_and_frees_the_pages() -> None:
             break
         await outputs.aclose()
         await until(lambda: engine.stats().finished[FinishReason.ABORT] == 1)
-        assert setup.pool.counts().held == 0
+        assert setup.pool.counts().leased == 0
         await engine.stop()
 
     drive(test)
@@ -116,7 +116,7 @@ def test_a_cancelled_client_aborts() -> None:
         with pytest.raises(asyncio.CancelledError):
             await client
         await until(lambda: engine.stats().finished[FinishReason.ABORT] == 1)
-        assert setup.pool.counts().held == 0
+        assert setup.pool.counts().leased == 0
         await engine.stop()
 
     drive(test)
@@ -131,10 +131,10 @@ def test_a_client_that_leaves_during_a_step_frees_its_pages_with_that_step() -> 
         stream = engine.submit(ask("a"))
         await asyncio.to_thread(gate.entered.acquire)
         stream.close()
-        assert setup.pool.counts().held > 0
+        assert setup.pool.counts().leased > 0
         gate.open(1)
         await until(lambda: engine.stats().finished[FinishReason.ABORT] == 1)
-        assert setup.pool.counts().held == 0
+        assert setup.pool.counts().leased == 0
         assert len(setup.executor.batches) == 1
         gate.open()
         await engine.stop()
@@ -192,7 +192,7 @@ def test_abort_by_id_from_another_thread_ends_the_stream() -> None:
                 await asyncio.to_thread(engine.abort, "a")
                 await asyncio.to_thread(engine.abort, "nobody")
         assert outputs[-1].finish_reason is FinishReason.ABORT
-        assert setup.pool.counts().held == 0
+        assert setup.pool.counts().leased == 0
         await engine.stop()
 
     drive(test)
@@ -252,7 +252,7 @@ def test_stop_ends_every_stream_exactly_once() -> None:
         assert await engine.drain(1)
 
     drive(test)
-    assert setup.pool.counts().held == 0
+    assert setup.pool.counts().leased == 0
     assert setup.executor.closed == 1
 
 
@@ -334,7 +334,7 @@ def test_a_loop_that_is_gone_counts_as_a_disconnect() -> None:
     while engine.stats().finished[FinishReason.ABORT] == 0:
         assert time.monotonic() < deadline
         time.sleep(0.001)
-    assert setup.pool.counts().held == 0
+    assert setup.pool.counts().leased == 0
     asyncio.run(engine.stop())
 
 
@@ -370,7 +370,7 @@ def test_many_clients_that_come_and_go_leave_nothing() -> None:
         engine = AsyncEngine(setup.engine)
         await asyncio.gather(*(client(engine, name) for name in range(60)))
         assert await engine.drain(10)
-        assert setup.pool.counts().held == 0
+        assert setup.pool.counts().leased == 0
         assert sum(engine.stats().finished.values()) == 60
         await engine.stop()
 

@@ -53,7 +53,7 @@ def test_a_stop_string_ends_the_request_and_frees_its_pages_at_once() -> None:
     # Token ids stay as drawn, those of the stop string too.
     assert bytes(token for output in outputs for token in output.token_ids) == b"one. t"
     assert last.usage.output_tokens == 6
-    assert setup.pool.counts().held == 0
+    assert setup.pool.counts().leased == 0
     assert len(setup.executor.batches) == 6
 
 
@@ -117,7 +117,7 @@ def test_an_executor_that_raises_ends_everything_once_and_the_engine_takes_no_mo
         assert last.finish_reason is FinishReason.ERROR
         assert last.error == "The engine failed in a step: RuntimeError: device lost."
     assert outputs["a"][0].usage.output_tokens == 1
-    assert setup.pool.counts().held == 0
+    assert setup.pool.counts().leased == 0
     with pytest.raises(EngineStoppedError, match=r"device lost.*takes no new requests"):
         setup.engine.submit(ask("d"))
     assert setup.engine.step() == []
@@ -133,7 +133,7 @@ def test_an_executor_that_breaks_its_contract_is_a_failed_executor(monkeypatch: 
     (last,) = run(setup.engine)["a"]
     assert last.finish_reason is FinishReason.ERROR
     assert "answered step 99" in (last.error or "")
-    assert setup.pool.counts().held == 0
+    assert setup.pool.counts().leased == 0
 
 
 def test_an_interrupted_step_leaves_an_engine_that_takes_no_more() -> None:
@@ -159,7 +159,7 @@ def test_abort_returns_the_one_last_output() -> None:
     assert (last.finish_reason, last.text, last.usage.output_tokens) == (FinishReason.ABORT, "e", 2)
     assert setup.engine.abort("a") is None
     assert not setup.engine.has_work
-    assert setup.pool.counts().held == 0
+    assert setup.pool.counts().leased == 0
 
 
 def test_close_aborts_what_is_alive_and_closes_the_executor_once() -> None:
@@ -204,7 +204,7 @@ def test_after_an_interrupted_step_everything_ends_once() -> None:
     )
     assert all("interrupted" in (output.error or "") for output in outputs)
     assert setup.engine.step() == []
-    assert setup.pool.counts().held == 0
+    assert setup.pool.counts().leased == 0
 
 
 class Recorder:

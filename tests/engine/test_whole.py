@@ -49,7 +49,7 @@ def test_the_same_text_alone_batched_chunked_and_preempted(budget: int, block_si
     for i, prompt in enumerate(PROMPTS):
         assert (text_of(outputs[str(i)]), outputs[str(i)][-1].finish_reason) == expected(prompt)
     world.scheduler.check()
-    assert world.pool.counts().held == 0
+    assert world.pool.counts().leased == 0
 
 
 def test_the_tight_pools_of_the_sweep_do_preempt() -> None:

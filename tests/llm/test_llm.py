@@ -39,7 +39,7 @@ USER = {"role": "user", "content": "the road"}
 def idle(llm: LLM) -> bool:
     """Whether nothing is alive and no page is held."""
     stats = llm.stats().scheduler
-    return stats.running == stats.waiting == 0 and stats.pages.held == 0
+    return stats.running == stats.waiting == 0 and stats.pages.leased == 0
 
 
 def test_prompts_together_give_what_each_gives_alone(llm: LLM) -> None:
@@ -116,7 +116,7 @@ def test_closing_ends_an_open_stream(k3: Path) -> None:
 
 def test_leaving_a_stream_frees_its_pages(llm: LLM) -> None:
     for _ in llm.stream("the road", GREEDY):
-        assert llm.stats().scheduler.pages.held > 0
+        assert llm.stats().scheduler.pages.leased > 0
         break
     assert idle(llm)
 

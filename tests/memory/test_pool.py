@@ -248,8 +248,8 @@ def test_conservation_under_random_lives(data: st.DataObject) -> None:
                 pool.release(lease, gone, tainted=data.draw(st.booleans()))
                 held -= gone
         pool.check()
-        assert sum(len(held) for _, held in lives) == pool.counts().held
-        assert len(set().union(*(held for _, held in lives))) == pool.counts().held
+        assert sum(len(held) for _, held in lives) == pool.counts().leased
+        assert len(set().union(*(held for _, held in lives))) == pool.counts().leased
 
 
 def _taken(pool: PagePool, lives: list[tuple[Lease, set[int]]]) -> set[int]:

@@ -65,13 +65,13 @@ def test_growing_is_all_or_nothing_and_reach_says_how_far_it_would_go() -> None:
     layout = SmallLayout(block_size=4, pages_per_state=2)
     pool = PagePool(6)
     pages = SequencePages("a", layout, pool)
-    assert pages.tokens_within_reach() == 12
+    assert pages.tokens_within_reach(pool.num_free) == 12
     assert not pages.grow(13)
     assert (pages.num_pages, pool.num_free) == (0, 5)
     assert pages.grow(3)
-    assert pages.tokens_within_reach() == 12
+    assert pages.tokens_within_reach(pool.num_free) == 12
     assert pages.grow(12)
-    assert pages.tokens_within_reach() == 12
+    assert pages.tokens_within_reach(pool.num_free) == 12
     assert not pages.grow(13)
     pages.check(12)
     with pytest.raises(InvariantError, match="can't hold the 13 tokens"):
@@ -80,14 +80,14 @@ def test_growing_is_all_or_nothing_and_reach_says_how_far_it_would_go() -> None:
 
 def test_reach_is_nothing_when_not_even_the_state_fits() -> None:
     pages = SequencePages("a", SmallLayout(block_size=4, pages_per_state=5), PagePool(4))
-    assert pages.tokens_within_reach() == 0
+    assert pages.tokens_within_reach(3) == 0
 
 
 def test_blocks_may_take_several_pages() -> None:
     layout = SmallLayout(block_size=4, pages_per_state=1, pages_per_block=3)
     pool = PagePool(12)
     pages = SequencePages("a", layout, pool)
-    assert pages.tokens_within_reach() == 12
+    assert pages.tokens_within_reach(pool.num_free) == 12
     assert pages.grow(5)
     assert len(pages.block_table) == 6
     assert max_sequence_tokens(layout, pool.num_pages) == 12

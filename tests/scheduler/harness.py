@@ -128,7 +128,7 @@ class World:
             if self.step() is None:
                 break
         assert not self.scheduler.has_work
-        assert self.pool.counts().held == 0
+        assert self.pool.counts().leased == 0
 
     def reason(self, request_id: str) -> FinishReason | None:
         return self.finished[request_id].finish_reason

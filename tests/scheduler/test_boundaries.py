@@ -96,4 +96,4 @@ def test_a_short_request_takes_one_state_and_just_its_blocks() -> None:
         world = World(block_size=BLOCK, pages_per_state=3, token_budget=UNLIMITED)
         world.add(request("a", prompt_of(length), 2))
         world.step()
-        assert world.pool.counts().held == 3 + -(-length // BLOCK)
+        assert world.pool.counts().leased == 3 + -(-length // BLOCK)

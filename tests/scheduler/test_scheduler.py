@@ -305,9 +305,9 @@ def test_abort_between_steps_frees_the_pages_at_once() -> None:
     world = World()
     world.add(request("a", prompt_of(9), 5))
     world.step()
-    assert world.pool.counts().held > 0
+    assert world.pool.counts().leased > 0
     world.abort("a")
-    assert world.pool.counts().held == 0
+    assert world.pool.counts().leased == 0
     assert world.schedule() is None
 
 
@@ -316,12 +316,12 @@ def test_abort_while_a_step_runs_frees_the_pages_when_it_is_back_and_drops_its_t
     world.add(request("a", prompt_of(9), 5), request("b", prompt_of(2), 2))
     batch = world.schedule()
     assert batch is not None
-    held = world.pool.counts().held
+    held = world.pool.counts().leased
     world.abort("a")
-    assert world.pool.counts().held == held
+    assert world.pool.counts().leased == held
     updates = world.finish_step(batch)
     assert [update.request_id for update in updates] == ["b"]
-    assert world.pool.counts().held < held
+    assert world.pool.counts().leased < held
     world.run()
     assert world.output["a"] == []
     assert world.output["b"] == expected_output(prompt_of(2), 2, VOCAB)
@@ -367,7 +367,7 @@ def test_finish_ends_a_request_for_a_reason_of_the_caller() -> None:
     update = world.scheduler.finish("a", FinishReason.STOP)
     assert update is not None
     assert (update.finish_reason, update.usage.output_tokens) == (FinishReason.STOP, 1)
-    assert world.pool.counts().held == 0
+    assert world.pool.counts().leased == 0
     assert not world.scheduler.has_work
 
 
@@ -376,11 +376,11 @@ def test_abandon_gives_every_page_back_tainted_even_in_the_middle_of_a_step() ->
     world.add(*(request(name, prompt_of(5), 3) for name in "abcd"))
     world.schedule()
     world.scheduler.abort("b")
-    held = world.pool.counts().held
+    held = world.pool.counts().leased
     world.scheduler.abandon()
     world.scheduler.check()
     assert not world.scheduler.has_work
-    assert (world.pool.counts().held, world.pool.counts().tainted) == (0, held)
+    assert (world.pool.counts().leased, world.pool.counts().tainted) == (0, held)
 
 
 # -- refusals -----------------------------------------------------------------------------------

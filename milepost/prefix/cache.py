@@ -1,0 +1,354 @@
+"""The prefix cache as the scheduler uses it: look up, begin a life, order, publish, end.
+
+    open       a request is accepted                                  -> Trail
+    look_up    what would it hit now?                                 -> Match, nothing changes
+    guard      what it would hit stays while it is weighed whether it can run
+    begin      it runs, from its hit on                               -> whole blocks to share, page to copy
+    due        which snapshots shall the coming chunk leave?
+    publish    a step has written units and snapshots: now, and only now, they are cached
+    end        it runs no more: its path may be evicted
+
+Nothing is cached that a completed step has not written. Aborts, failures and preemptions between a
+step and its result publish nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from milepost.memory.layout import Layout
+from milepost.memory.pool import PagePool
+from milepost.prefix.config import CacheConfig
+from milepost.prefix.eviction import parse_eviction
+from milepost.prefix.evictor import Evictor
+from milepost.prefix.explain import explain, losses
+from milepost.prefix.ghosts import Ghosts
+from milepost.prefix.index import Found, PrefixIndex
+from milepost.prefix.keys import KeyHasher
+from milepost.prefix.nodes import Node, Snapshot
+from milepost.prefix.plan import PlannedSnapshot, PromptView, Reason
+from milepost.prefix.policies import parse_policy
+from milepost.prefix.reports import CacheStats, Explanation, Loss
+from milepost.prefix.salts import SaltMemory
+from milepost.prefix.trail import Trail
+from milepost.types import Request
+
+__all__ = ["Match", "PrefixCache"]
+
+_SPARE_MARGIN = 16  # spare snapshots leave a sixteenth of the pool free for whatever comes
+
+_PROMPTS_IN_BUDGET = 8  # a policy with a budget a prompt gets this part of the pool for one
+
+
+class Match(msgspec.Struct, frozen=True):
+    """What a request would hit now.
+
+    Attributes:
+        hit: tokens that need no computing, at most all but the last.
+        matched: tokens whose KV is cached.
+        node: where it would resume; None without a hit.
+        found: the look-up itself.
+    """
+
+    hit: int
+    matched: int
+    node: Node | None
+    found: Found
+
+
+class PrefixCache:
+    """Snapshots and KV of finished and running requests, found by prefix.
+
+    Not thread-safe: it belongs to the scheduler. It is the only one that shares pages in the pool.
+
+    Args:
+        config: the settings.
+        layout: how sequences lie in pages.
+        pool: whose pages are cached.
+        clock: seconds, for recency.
+
+    Raises:
+        ConfigError: a policy that does not exist.
+    """
+
+    def __init__(
+        self,
+        config: CacheConfig,
+        layout: Layout,
+        pool: PagePool,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.config = config
+        self._layout = layout
+        self._pool = pool
+        self._clock = clock
+        self._hasher = KeyHasher(config.match_unit, config.secret)
+        self._policy = parse_policy(
+            config.snapshot_policy,
+            state_bytes=layout.pages_per_state * layout.page_bytes,
+            budget_bytes=pool.num_usable * layout.page_bytes // _PROMPTS_IN_BUDGET,
+        )
+        self._eviction = parse_eviction(config.eviction)
+        self.index = PrefixIndex(pool, layout.block_size, config.match_unit)
+        self._ghosts = Ghosts()
+        self._salts = SaltMemory(self._hasher)
+        self.evictor = Evictor(self.index, pool, self._eviction, clock, self._ghosts)
+        self._spare_floor = layout.pages_per_state + pool.num_usable // _SPARE_MARGIN
+        self._counts: Counter[str] = Counter()
+        self._losses: Counter[str] = Counter()
+
+    # -- a request's life -----------------------------------------------------------------------
+
+    def open(self, request: Request) -> Trail:
+        """Begin to keep track of a request."""
+        return Trail(request, self._hasher.chain(request.cache_salt), self.index.root, self.config.match_unit)
+
+    def look_up(self, trail: Trail, tokens: Sequence[int]) -> Match:
+        """What a request with these tokens, prompt and drawn ones, would hit now."""
+        trail.chain.extend(tokens)
+        found = self.index.find(trail.chain, tokens)
+        hit = 0 if found.usable is None else found.usable.position
+        return Match(hit, found.matched.position, found.usable, found)
+
+    def guard(self, match: Match) -> None:
+        """Keep what `match` found from eviction: its path and its snapshot."""
+        if match.node is not None and match.node.snapshot is not None:
+            self.index.hold(match.node)
+            self.index.pin(match.node.snapshot)
+
+    def unguard(self, match: Match) -> None:
+        """Take a `guard` back: the request does not run after all."""
+        if match.node is not None and match.node.snapshot is not None:
+            self.index.unpin(match.node.snapshot)
+            self.index.unhold(match.node)
+
+    def begin(
+        self, trail: Trail, match: Match, tokens: Sequence[int], *, in_flight: int = 0
+    ) -> tuple[list[int], int | None]:
+        """A life begins at `match`, which is guarded: consume its snapshot, plan the snapshots to come.
+
+        Args:
+            trail: of the request.
+            match: where it resumes.
+            tokens: all its tokens so far.
+            in_flight: tokens that it shares with what a running request is computing.
+
+        Returns:
+            The pages of the whole blocks below the hit, to be shared, and the page of the partly filled
+            block behind them, to be copied, or None.
+        """
+        view = self._view(trail, match, tokens)
+        if trail.first_look:
+            self._note_first_look(trail, match, tokens, in_flight)
+            self._policy.observe(view)
+        trail.follow(self._policy.plan(view), match.hit)
+        node = match.node
+        if node is None or node.snapshot is None:
+            return [], None
+        trail.end = node
+        trail.unit_node = self._unit_node(node)
+        self._consume(trail, node.snapshot)
+        table = self.index.block_table(node)
+        whole = node.position // self._layout.block_size
+        return table[:whole], table[whole] if whole < len(table) else None
+
+    def copied(self, trail: Trail) -> None:
+        """The copies of a life's beginning have run."""
+        if trail.source is not None:
+            self.index.unpin(trail.source)
+            trail.source = None
+
+    def due(self, trail: Trail, begin: int, end: int, tokens: Sequence[int]) -> list[PlannedSnapshot]:
+        """The snapshots that computing the tokens from `begin` to `end` shall leave and that aren't there."""
+        if end < trail.next_due:
+            return []
+        due = trail.due(begin, end)
+        if due:
+            trail.chain.extend(tokens)
+        return [planned for planned in due if not self._stands(trail, tokens, planned.position)]
+
+    def make_room(self, count: int) -> bool:
+        """Evict until `count` pages are free; False, and nothing has changed, when that can't be."""
+        return self.evictor.make_room(count)
+
+    def room_for_snapshot(self, reason: Reason) -> bool:
+        """Make room for one more snapshot, if it is worth that; spare ones only use what is free anyway."""
+        if reason is Reason.SPARE:
+            room = self._pool.num_free >= self._spare_floor
+        else:
+            room = self.make_room(self._layout.pages_per_state)
+        if not room:
+            self._counts["skipped"] += 1
+        return room
+
+    def publish(self, trail: Trail, tokens: Sequence[int], computed: int, block_table: Sequence[int]) -> None:
+        """A completed step has brought a request to `computed` tokens: its whole units are cached now."""
+        unit = self.config.match_unit
+        node = trail.unit_node
+        if computed - node.position < unit:
+            return
+        trail.chain.extend(tokens)
+        keys = trail.chain.full
+        for position in range(node.position + unit, computed + 1, unit):
+            node = self.index.add(keys[position // unit - 1], node, position, block_table)
+        self._guard(trail, node)
+
+    def publish_snapshot(
+        self,
+        trail: Trail,
+        tokens: Sequence[int],
+        planned: PlannedSnapshot,
+        pages: Sequence[int],
+        block_table: Sequence[int],
+    ) -> bool:
+        """Cache a snapshot that a completed step has written; `publish` has seen its tokens.
+
+        Returns:
+            False when there is one already at this place: the pages stay the caller's.
+        """
+        position, unit = planned.position, self.config.match_unit
+        key = trail.chain.key_at(tokens, position)
+        node = self.index.get(key)
+        if node is None:
+            parent = self._unit_at(trail, position // unit)
+            node = self.index.add(key, parent, position, block_table)
+        snapshot = self.index.add_snapshot(node, pages, planned.reason, self._clock())
+        if snapshot is None:
+            self._counts["withdrawn"] += 1
+            return False
+        self._counts["written"] += 1
+        self._eviction.written(planned.reason)
+        self.evictor.note(snapshot)
+        if trail.resumed is not None and planned.reason is not Reason.SPARE:
+            trail.resumed.continued = True
+            if trail.resumed.node.snapshot is trail.resumed:
+                self.evictor.note(trail.resumed)
+            trail.resumed = None
+        return True
+
+    def end(self, trail: Trail) -> None:
+        """A life is over; what it published stays until it is evicted."""
+        self.copied(trail)
+        self.index.unhold(trail.end)
+        trail.end = trail.unit_node = self.index.root
+        trail.resumed = None
+
+    def withdrawn(self, count: int) -> None:
+        """Count ordered snapshots that came to nothing: not finite, aborted or failed."""
+        self._counts["withdrawn"] += count
+
+    def waited(self) -> None:
+        """Count a request that waits for another one's snapshot."""
+        self._counts["waits"] += 1
+
+    # -- looking in -----------------------------------------------------------------------------
+
+    def explain(self, tokens: Sequence[int], salt: str = "") -> Explanation:
+        """Why a prompt of these tokens would hit what it would hit now; changes nothing."""
+        chain = self._hasher.chain(salt)
+        chain.extend(tokens)
+        found = self.index.find(chain, tokens)
+        return explain(self.index, self._ghosts, chain, tokens, found, self.config.match_unit)
+
+    def reset(self) -> int:
+        """Forget all that no running request uses; returns how many snapshots were dropped."""
+        dropped = [snapshot for snapshot in self.index.snapshots if not snapshot.pins]
+        for snapshot in dropped:
+            self.index.drop_snapshot(snapshot)
+        while self.index.drop_bare() is not None:
+            pass
+        self._ghosts.clear()
+        self._counts["resets"] += 1
+        return len(dropped)
+
+    def stats(self) -> CacheStats:
+        """A snapshot of everything that is counted."""
+        by_reason = Counter(snapshot.reason.value for snapshot in self.index.snapshots)
+        counts = self._counts
+        return CacheStats(
+            state_pages=self.index.num_state_pages,
+            kv_pages=self.index.num_kv_pages,
+            snapshots=self.index.num_snapshots,
+            snapshots_by_reason={reason.value: by_reason[reason.value] for reason in Reason},
+            lookups=counts["lookups"],
+            looked_up_tokens=counts["tokens"],
+            hits=counts["hits"],
+            hit_tokens=counts["hit_tokens"],
+            losses={loss.value: self._losses[loss.value] for loss in Loss},
+            waits=counts["waits"],
+            snapshots_written=counts["written"],
+            snapshots_skipped=counts["skipped"],
+            snapshots_withdrawn=counts["withdrawn"],
+            evicted_snapshots=self.evictor.num_snapshots,
+            evicted_kv_pages=self.evictor.num_kv_pages,
+            copied_pages=counts["copied_pages"],
+            resets=counts["resets"],
+            page_bytes=self._layout.page_bytes,
+        )
+
+    def check(self) -> None:
+        """Prove that the index and the pool agree; for tests."""
+        self.index.check()
+
+    # -- inside ---------------------------------------------------------------------------------
+
+    def _view(self, trail: Trail, match: Match, tokens: Sequence[int]) -> PromptView:
+        request = trail.request
+        return PromptView(
+            num_tokens=len(tokens),
+            num_prompt=len(request.prompt_token_ids),
+            hit=match.hit,
+            matched=match.matched,
+            message_ends=request.message_ends,
+            match_unit=self.config.match_unit,
+            output_reusable=request.output_reusable,
+        )
+
+    def _note_first_look(self, trail: Trail, match: Match, tokens: Sequence[int], in_flight: int) -> None:
+        trail.first_look = False
+        trail.hit = match.hit
+        trail.losses = losses(
+            self._ghosts,
+            trail.chain,
+            tokens,
+            match.found,
+            self.config.match_unit,
+            in_flight=in_flight,
+            other_salt=self._salts.seen_elsewhere(trail.request.cache_salt, tokens),
+        )
+        self._losses.update(trail.losses)
+        self._counts.update(lookups=1, tokens=len(tokens), hits=int(match.hit > 0), hit_tokens=match.hit)
+
+    def _consume(self, trail: Trail, snapshot: Snapshot) -> None:
+        now = self._clock()
+        self._eviction.consumed(snapshot, now)
+        snapshot.hits += 1
+        snapshot.used_at = now
+        self.evictor.note(snapshot)
+        trail.source = trail.resumed = snapshot
+        partial = snapshot.position % self._layout.block_size > 0
+        self._counts["copied_pages"] += len(snapshot.pages) + partial
+
+    def _guard(self, trail: Trail, node: Node) -> None:
+        self.index.hold(node)
+        self.index.unhold(trail.end)
+        trail.end = trail.unit_node = node
+
+    def _unit_node(self, node: Node) -> Node:
+        if node.position % self.config.match_unit == 0 or node.parent is None:
+            return node
+        return node.parent
+
+    def _unit_at(self, trail: Trail, units: int) -> Node:
+        node = self.index.get(trail.chain.full[units - 1]) if units else self.index.root
+        assert node is not None  # on the held path: published, and guarded since
+        return node
+
+    def _stands(self, trail: Trail, tokens: Sequence[int], position: int) -> bool:
+        node = self.index.get(trail.chain.key_at(tokens, position))
+        return node is not None and node.snapshot is not None

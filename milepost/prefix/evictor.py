@@ -1,0 +1,157 @@
+"""Making room: what goes, in which order, when pages are needed.
+
+    1. KV on which no snapshot stands: nothing can resume there
+    2. spare snapshots that nobody used, in an order that halves their density again and again, so
+       that a long chain keeps a spread
+    3. the snapshot that the eviction policy says is worth least; KV that only it needed then is a
+       case of 1
+
+A policy's worth changes with time and with what was evicted around a snapshot. A heap orders
+snapshots by their worth when it was last computed; the one on top is measured anew before it goes,
+and all of them are once a second.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+
+from milepost.errors import InvariantError
+from milepost.memory.pool import PagePool
+from milepost.prefix.eviction import EvictionPolicy
+from milepost.prefix.ghosts import Ghosts
+from milepost.prefix.index import PrefixIndex
+from milepost.prefix.nodes import Snapshot
+from milepost.prefix.plan import Reason
+
+__all__ = ["Evictor"]
+
+_REFRESH_SECONDS = 1.0
+
+
+class Evictor:
+    """Chooses what an index gives up.
+
+    Args:
+        index: what it gives up from.
+        pool: the index's pool.
+        policy: orders snapshots by worth.
+        clock: seconds.
+        ghosts: told of what goes.
+
+    Attributes:
+        before_drop: called with a snapshot that the policy gives up, while it and its KV are still
+            there; None to let it go.
+        num_snapshots: snapshots evicted.
+        num_kv_pages: KV pages evicted.
+    """
+
+    def __init__(
+        self,
+        index: PrefixIndex,
+        pool: PagePool,
+        policy: EvictionPolicy,
+        clock: Callable[[], float],
+        ghosts: Ghosts,
+    ) -> None:
+        self._index = index
+        self._pool = pool
+        self._policy = policy
+        self._clock = clock
+        self._ghosts = ghosts
+        self._heap: list[tuple[float, int, Snapshot]] = []
+        self._spares: list[tuple[int, int, Snapshot]] = []
+        self._serial = 0
+        self._refreshed_at = clock()
+        self.before_drop: Callable[[Snapshot], None] | None = None
+        self.num_snapshots = 0
+        self.num_kv_pages = 0
+
+    def note(self, snapshot: Snapshot) -> None:
+        """A snapshot is new, or was used."""
+        self._serial += 1
+        if snapshot.reason is Reason.SPARE and not snapshot.hits:
+            heapq.heappush(self._spares, (_density(snapshot.position), self._serial, snapshot))
+        else:
+            worth = self._policy.worth(snapshot, self._clock())
+            heapq.heappush(self._heap, (worth, self._serial, snapshot))
+
+    def make_room(self, count: int) -> bool:
+        """Evict until `count` pages are free; False, and nothing has changed, when that can't be."""
+        pool = self._pool
+        if pool.num_free >= count:
+            return True
+        if pool.num_free + pool.num_evictable < count:
+            return False
+        pinned: list[Snapshot] = []
+        while pool.num_free < count:
+            if not (self._drop_bare() or self._drop_spare() or self._drop_least(pinned)):
+                raise InvariantError(f"{count} pages can't be had although {pool.counts()}")
+        for snapshot in pinned:
+            self.note(snapshot)
+        return True
+
+    def drop(self, snapshot: Snapshot) -> None:
+        """Evict one snapshot."""
+        self._ghosts.state_evicted(snapshot.node.key)
+        self.num_snapshots += 1
+        self._index.drop_snapshot(snapshot)
+
+    def _drop_bare(self) -> bool:
+        free = self._pool.num_free
+        node = self._index.drop_bare()
+        if node is None:
+            return False
+        self._ghosts.kv_evicted(node.key)
+        self.num_kv_pages += self._pool.num_free - free
+        return True
+
+    def _drop_spare(self) -> bool:
+        while self._spares:
+            _, _, snapshot = heapq.heappop(self._spares)
+            if _stands(snapshot) and not snapshot.hits:  # a spare that was used is listed in the heap
+                self.drop(snapshot)
+                return True
+        return False
+
+    def _drop_least(self, pinned: list[Snapshot]) -> bool:
+        now = self._clock()
+        if now - self._refreshed_at >= _REFRESH_SECONDS:
+            self._refresh(now)
+        while self._heap:
+            known, _, snapshot = heapq.heappop(self._heap)
+            if not _stands(snapshot):
+                continue
+            if snapshot.pins:
+                pinned.append(snapshot)
+                continue
+            self._index.measure(snapshot)
+            worth = self._policy.worth(snapshot, now)
+            if self._heap and worth > known and worth > self._heap[0][0]:
+                self._serial += 1
+                heapq.heappush(self._heap, (worth, self._serial, snapshot))
+                continue
+            if self.before_drop is not None:
+                self.before_drop(snapshot)
+            self.drop(snapshot)
+            return True
+        return False
+
+    def _refresh(self, now: float) -> None:
+        self._refreshed_at = now
+        standing = {id(entry[2]): entry for entry in self._heap if _stands(entry[2])}
+        for _, _, snapshot in standing.values():
+            self._index.measure(snapshot)
+        self._heap = [
+            (self._policy.worth(snapshot, now), serial, snapshot) for _, serial, snapshot in standing.values()
+        ]
+        heapq.heapify(self._heap)
+
+
+def _stands(snapshot: Snapshot) -> bool:
+    return snapshot.node.snapshot is snapshot
+
+
+def _density(position: int) -> int:
+    """How coarse the grid of powers of two is on which `position` lies: the finest goes first."""
+    return (position & -position).bit_length()

@@ -1,0 +1,108 @@
+"""What the index is made of: nodes, one a unit or a tail, and the snapshots that stand at some of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from milepost.prefix.plan import Reason
+
+__all__ = ["Node", "Snapshot"]
+
+
+class Node:
+    """The end of one unit, or of a tail behind one.
+
+    Attributes:
+        key: hash of all tokens up to `position`; names the node.
+        parent: the node one unit above, or for a tail the last unit before it; None for the root.
+        position: tokens up to here.
+        pages: of the blocks that overlap the tokens between `parent` and here, in order.
+        num_units: unit nodes right below.
+        tails: tail nodes right below, by key.
+        holds: requests that use this node as the end of their path, and held nodes right below.
+        snapshot: the state after `position` tokens, or None.
+    """
+
+    __slots__ = ("holds", "key", "num_units", "pages", "parent", "position", "snapshot", "tails")
+
+    def __init__(self, key: bytes, parent: Node | None, position: int, pages: tuple[int, ...]) -> None:
+        self.key = key
+        self.parent = parent
+        self.position = position
+        self.pages = pages
+        self.num_units = 0
+        self.tails: dict[bytes, Node] | None = None
+        self.holds = 0
+        self.snapshot: Snapshot | None = None
+
+    def __repr__(self) -> str:
+        return f"Node(position {self.position}, {self.num_units} units below)"
+
+    @property
+    def is_leaf(self) -> bool:
+        """Whether nothing hangs below."""
+        return self.num_units == 0 and not self.tails
+
+    def up(self) -> Iterator[Node]:
+        """This node and those above it, the root left out."""
+        node = self
+        while node.parent is not None:
+            yield node
+            node = node.parent
+
+
+class Snapshot:
+    """A cached state; see `milepost.prefix.eviction.Candidate` for what policies see of it.
+
+    Attributes:
+        node: where it stands.
+        pages: its pages, as in a state table.
+        reason: why it was left.
+        used_at: seconds, when it was last consumed, else when it was written.
+        hits: how often it was consumed.
+        pins: copies of it that have not run yet; it can't be evicted before.
+        continued: whether its conversation left a snapshot behind it.
+        gap: tokens from the snapshot before it on its path, as of the last `PrefixIndex.measure`.
+        freed_pages: pages that come free with it, as of then.
+    """
+
+    __slots__ = (
+        "continued",
+        "freed_pages",
+        "gap",
+        "hits",
+        "node",
+        "pages",
+        "pins",
+        "reason",
+        "used_at",
+    )
+
+    def __init__(self, node: Node, pages: tuple[int, ...], reason: Reason, now: float) -> None:
+        self.node = node
+        self.pages = pages
+        self.reason = reason
+        self.used_at = now
+        self.hits = 0
+        self.pins = 0
+        self.continued = False
+        self.gap = node.position
+        self.freed_pages = len(pages)
+
+    def __repr__(self) -> str:
+        return f"Snapshot({self.reason.value} at {self.node.position}, {self.hits} hits)"
+
+    @property
+    def position(self) -> int:
+        """Tokens that the state has seen."""
+        return self.node.position
+
+    @property
+    def superseded(self) -> bool:
+        """Whether its conversation went on behind it and nobody else came: nobody is likely to look here.
+
+        A first message end is a system prompt's, as a rule, and branch points have proven their use.
+        """
+        if not self.continued or self.hits > 1 or self.reason in (Reason.BRANCH, Reason.JUNCTION):
+            return False
+        return self.reason is not Reason.TURN or self.gap < self.node.position

@@ -1,0 +1,32 @@
+"""Whether a prompt's beginning is known under another salt: only to explain misses to the operator."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from milepost.prefix.keys import KeyHasher
+
+__all__ = ["SaltMemory"]
+
+_CAPACITY = 1 << 14
+_MANY = "\0many"  # more than one salt; no salt can be asked for under this name
+
+
+class SaltMemory:
+    """Under which salt the first units of recent prompts came; bounded, and never used for a hit."""
+
+    def __init__(self, hasher: KeyHasher) -> None:
+        self._hasher = hasher
+        self._salts: dict[bytes, str] = {}
+
+    def seen_elsewhere(self, salt: str, tokens: Sequence[int]) -> bool:
+        """Whether the prompt's first unit came under another salt before; notes that it came under this."""
+        chain = self._hasher.chain()
+        chain.extend(tokens[: self._hasher.match_unit])
+        if not chain.full:
+            return False
+        known = self._salts.pop(chain.full[0], salt)
+        self._salts[chain.full[0]] = salt if known == salt else _MANY
+        if len(self._salts) > _CAPACITY:
+            del self._salts[next(iter(self._salts))]
+        return known != salt

@@ -1,0 +1,131 @@
+"""What the prefix cache keeps for one request: its keys, its place in the index, where snapshots are due."""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+
+from milepost.prefix.keys import KeyChain
+from milepost.prefix.nodes import Node, Snapshot
+from milepost.prefix.plan import PlannedSnapshot, Reason, SnapshotPlan
+from milepost.types import Request
+
+__all__ = ["Trail"]
+
+_NEVER = 1 << 62
+
+
+class Trail:
+    """One request's way through the cache, over all its lives.
+
+    Attributes:
+        request: whose it is.
+        chain: the keys of its tokens.
+        end: the node that guards its path, while it runs.
+        unit_node: the deepest unit node of its path.
+        source: the snapshot that it resumed from, until the copy has run.
+        resumed: the same, as long as no deeper snapshot of its own stands.
+        planned_to: tokens behind which nothing is cached or planned: the prompt, if the output won't
+            come back.
+        next_due: the next position at which a snapshot is due; far beyond any when there is none.
+        keep_last: whether the last computed token gets a snapshot.
+        keep_output_ends: whether message ends that the model makes get one.
+        match_unit: tokens between full keys.
+        first_look: whether nobody has looked this request up yet.
+        hit: tokens that its first look-up saved.
+        losses: the others, by `Loss` value.
+    """
+
+    __slots__ = (
+        "_next_point",
+        "_periods",
+        "_points",
+        "_spare",
+        "chain",
+        "end",
+        "first_look",
+        "hit",
+        "keep_last",
+        "keep_output_ends",
+        "losses",
+        "match_unit",
+        "next_due",
+        "planned_to",
+        "request",
+        "resumed",
+        "source",
+        "unit_node",
+    )
+
+    def __init__(self, request: Request, chain: KeyChain, root: Node, match_unit: int) -> None:
+        self.request = request
+        self.chain = chain
+        self.match_unit = match_unit
+        self.end = root
+        self.unit_node = root
+        self.source: Snapshot | None = None
+        self.resumed: Snapshot | None = None
+        self.planned_to = _NEVER if request.output_reusable else len(request.prompt_token_ids)
+        self.first_look = True
+        self.hit = 0
+        self.losses: dict[str, int] = {}
+        self.follow(SnapshotPlan(), 0)
+
+    def follow(self, plan: SnapshotPlan, start: int) -> None:
+        """Begin a life at `start` computed tokens with this plan."""
+        self._points = list(plan.points)
+        self._next_point = 0
+        self._periods = plan.periods
+        self._spare = plan.spare_period
+        self.keep_last = plan.last
+        self.keep_output_ends = plan.output_ends
+        self._aim(start)
+
+    def due(self, begin: int, end: int) -> list[PlannedSnapshot]:
+        """The snapshots due at positions above `begin`, at most at `end`, ascending; asked in order."""
+        if end < self.next_due:
+            return []
+        limit = min(end, self.planned_to)
+        found: dict[int, Reason] = {}
+        # A place that several ask for stands for the best of their reasons.
+        for period, reason in self._multiples():
+            for position in range((begin // period + 1) * period, limit + 1, period):
+                found[position] = reason
+        for point in self._points[self._next_point :]:
+            if point.position > end:
+                break
+            if point.position > begin:
+                found[point.position] = point.reason
+        self._aim(end)
+        return [PlannedSnapshot(position, found[position]) for position in sorted(found)]
+
+    def add_point(self, position: int, reason: Reason, computed: int) -> None:
+        """Also leave a snapshot at `position`, above the `computed` tokens."""
+        if all(point.position != position for point in self._points):
+            insort(self._points, PlannedSnapshot(position, reason), key=_position)
+        self._aim(computed)
+
+    def points_between(self, low: int, high: int) -> list[int]:
+        """Planned positions above `low` and at most `high`, ascending; those of periods only the last."""
+        found = {point.position for point in self._points if low < point.position <= high}
+        for period, _ in self._multiples():
+            last = min(high, self.planned_to) // period * period
+            if last > low:
+                found.add(last)
+        return sorted(found)
+
+    def _multiples(self) -> list[tuple[int, Reason]]:
+        """(period, reason), the weakest reason first."""
+        spare = [(self._spare, Reason.SPARE)] if self._spare else []
+        return spare + [(period, Reason.PERIOD) for period in self._periods]
+
+    def _aim(self, computed: int) -> None:
+        self._next_point = bisect_right(self._points, computed, key=_position)
+        upcoming = [(computed // period + 1) * period for period, _ in self._multiples()]
+        upcoming = [position for position in upcoming if position <= self.planned_to]
+        if self._next_point < len(self._points):
+            upcoming.append(self._points[self._next_point].position)
+        self.next_due = min(upcoming, default=_NEVER)
+
+
+def _position(point: PlannedSnapshot) -> int:
+    return point.position

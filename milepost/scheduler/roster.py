@@ -1,0 +1,107 @@
+"""Which requests are alive, and where each one stands: it runs, waits for its turn, or follows another."""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Iterable
+
+from milepost.errors import InvariantError
+from milepost.prefix.cache import Match
+from milepost.scheduler.followers import Followers
+from milepost.scheduler.sequence import Sequence
+from milepost.scheduler.waiting import WaitingQueue
+
+__all__ = ["Roster"]
+
+
+class Roster:
+    """Every request alive is in exactly one place.
+
+    Attributes:
+        alive: by request id.
+        running: those that hold pages, in their order.
+        waiting: those whose turn has not come.
+        followers: those that wait for a snapshot of one that runs.
+
+    Args:
+        match_unit: see `Followers`.
+    """
+
+    def __init__(self, match_unit: int) -> None:
+        self.alive: dict[str, Sequence] = {}
+        self.running: list[Sequence] = []
+        self.waiting = WaitingQueue()
+        self.followers = Followers(match_unit)
+
+    @property
+    def in_prompt(self) -> list[Sequence]:
+        """Those that run and still compute their prompt."""
+        return [sequence for sequence in self.running if sequence.in_prompt]
+
+    @property
+    def num_idle(self) -> int:
+        """Those that hold no pages: they wait for their turn or follow."""
+        return len(self.waiting) + len(self.followers)
+
+    def is_alive(self, sequence: Sequence) -> bool:
+        """Whether `sequence` has not ended; another one may have its id by now."""
+        return self.alive.get(sequence.request_id) is sequence
+
+    def add(self, sequence: Sequence) -> None:
+        """A new request waits for its turn."""
+        self.alive[sequence.request_id] = sequence
+        self.waiting.push(sequence)
+
+    def admit(self, sequence: Sequence) -> None:
+        """The first in the queue runs."""
+        self.waiting.pop()
+        insort(self.running, sequence, key=_order)
+
+    def follow(self, sequence: Sequence, match: Match) -> bool:
+        """The first in the queue follows one that runs, if that is better than `match`."""
+        if not self.followers.follow(sequence, match, self.in_prompt):
+            return False
+        self.waiting.pop()
+        return True
+
+    def passed(self, leader: Sequence) -> None:
+        """One that runs has got on: those that followed it this far are in the queue again."""
+        self._wake(self.followers.passed(leader))
+
+    def preempt(self, sequence: Sequence) -> None:
+        """One that runs waits for its turn again, in its old place."""
+        self.running.remove(sequence)
+        self.waiting.push(sequence)
+        self._wake(self.followers.stopped(sequence))
+
+    def retire(self, sequence: Sequence) -> None:
+        """A request ends, wherever it stands."""
+        del self.alive[sequence.request_id]
+        if sequence in self.followers:
+            self.followers.remove(sequence)
+        elif sequence in self.waiting:
+            self.waiting.remove(sequence)
+        else:
+            self.running.remove(sequence)
+            self._wake(self.followers.stopped(sequence))
+
+    def check(self) -> None:
+        """Raise `InvariantError` unless each request stands in one place and holds pages only if it runs."""
+        if sorted(self.running, key=_order) != self.running:
+            raise InvariantError("the running requests are out of order")
+        if len(self.running) + len(self.waiting) + len(self.followers) != len(self.alive):
+            raise InvariantError("a request alive stands nowhere or in two places")
+        for sequence in self.alive.values():
+            idle = sequence in self.waiting or sequence in self.followers
+            if idle != (sequence.pages is None):
+                raise InvariantError(f"{sequence.request_id!r} waits with pages or runs without")
+            if sequence.num_wanted < 1:
+                raise InvariantError(f"{sequence.request_id!r} is alive and wants no token")
+
+    def _wake(self, sequences: Iterable[Sequence]) -> None:
+        for sequence in sequences:
+            self.waiting.push(sequence)
+
+
+def _order(sequence: Sequence) -> tuple[int, int]:
+    return sequence.order
