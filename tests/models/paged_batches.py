@@ -75,7 +75,9 @@ class PagedBatches:
             kv=PagedKv(self.arena.kv, torch.tensor(blocks)),
             sample_index=torch.tensor(range(len(tokens)) if self.samples is None else self.samples).long(),
         )
-        logits = self._model.forward(inputs)
+        output = self._model.forward(inputs)
+        assert output.finite.all()
+        logits = output.logits
         for row, index in enumerate(counts):
             rows = slice(cu_seqlens[row], cu_seqlens[row + 1]) if self.samples is None else slice(None)
             self.logits[index].append(logits[rows])
