@@ -43,9 +43,7 @@ HELP = "/reset starts over, /exit or Ctrl-D leaves, Ctrl-C ends a reply."
 @model_argument
 @click.option("--system", metavar="TEXT", help="A system message to start from.")
 @click.option("--thinking/--no-thinking", default=None, help="The model's default else.")
-@click.option(
-    "--stats", is_flag=True, help="After each reply: how much of the prompt was cached."
-)
+@click.option("--stats", is_flag=True, help="After each reply: how much of the prompt was cached.")
 @sampling_options
 @engine_options
 def chat(

@@ -58,6 +58,64 @@ def test_every_prompt_of_a_completion_has_the_salt(client: OpenAI, accepted: lis
     assert all(request.output_reusable for request in accepted)
 
 
+def ask(client: OpenAI, messages: Any, **extra: Any) -> Any:
+    form = {"chat_template_kwargs": {"thinking": False}} | extra
+    return client.chat.completions.create(model=MODEL, messages=messages, extra_body=form)
+
+
+def cached(reply: Any) -> int:
+    return int(reply.usage.prompt_tokens_details.cached_tokens)
+
+
+def test_cached_tokens_of_a_resend_and_of_the_next_turn(served: ServedEngine, client: OpenAI) -> None:
+    served.script.write(f"7412{END_OF_REPLY}")
+    first = ask(client, MESSAGES)
+    again = ask(client, MESSAGES)
+    assert cached(first) == 0
+    assert cached(again) == first.usage.prompt_tokens - 1
+    said = first.choices[0].message.content
+    following = [*MESSAGES, {"role": "assistant", "content": said}, {"role": "user", "content": "And?"}]
+    # All that the reply's last step computed: the end-of-message token is drawn and never computed.
+    assert cached(ask(client, following)) == first.usage.total_tokens - 1
+
+
+def test_streams_and_completions_say_it_too(served: ServedEngine, client: OpenAI) -> None:
+    prompt = "To be, or not to be, that is the question"
+    first = client.completions.create(model=MODEL, prompt=[prompt, prompt[:20] + "?"])
+    assert cached(first) < len(prompt)
+    chunks = client.completions.create(
+        model=MODEL, prompt=prompt, stream=True, stream_options={"include_usage": True}
+    )
+    assert cached(list(chunks)[-1]) == len(prompt) - 1
+    events = client.chat.completions.create(
+        model=MODEL, messages=MESSAGES, stream=True, stream_options={"include_usage": True}
+    )
+    assert cached(list(events)[-1]) == 0
+
+
+def test_only_the_same_salt_hits(served: ServedEngine, client: OpenAI) -> None:
+    served.script.write(f"7412{END_OF_REPLY}")
+    hits = [cached(ask(client, MESSAGES, cache_salt=salt)) > 0 for salt in ("a", "b", "a", "", "b")]
+    assert hits == [False, False, True, False, True]
+
+
+def test_a_real_explanation_and_a_real_reset(served: ServedEngine, client: OpenAI) -> None:
+    served.script.write(f"7412{END_OF_REPLY}")
+    prompt_tokens = ask(client, MESSAGES).usage.prompt_tokens
+    body = {"messages": MESSAGES, "chat_template_kwargs": {"thinking": False}}
+    found = json.loads(served.call("/cache/explain", body).body)
+    assert found["prompt_tokens"] == prompt_tokens
+    assert found["hit_tokens"] == prompt_tokens - 1 == found["snapshots"][-1]["position"]
+    assert found["losses"] == {"cap": 1}
+    assert {snapshot["reason"] for snapshot in found["snapshots"]} >= {"turn", "prompt_tail"}
+    assert served.metric('milepost_prefix_cache_lost_tokens_total{cause="unseen"}') == prompt_tokens - 1
+    assert json.loads(served.call("/cache/reset", {}).body)["dropped_snapshots"] > 0
+    assert json.loads(served.call("/cache/explain", body).body)["hit_tokens"] == 0
+    assert cached(ask(client, MESSAGES)) == 0
+    assert served.metric("milepost_prefix_cache_hits_total") == 0
+    assert served.metric("milepost_prefix_cache_resets_total") == 1
+
+
 @pytest.mark.parametrize("salt", [7, "x" * (MAX_SALT_CHARS + 1), ["a"]])
 @pytest.mark.parametrize(
     ("path", "prompt"),
