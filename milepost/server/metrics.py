@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+import msgspec
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -111,8 +112,9 @@ class _EngineCollector(Collector):
         yield GaugeMetricFamily("milepost_running_requests", "Requests that hold pages.", stats.running)
         yield GaugeMetricFamily("milepost_waiting_requests", "Requests in the queue.", stats.waiting)
         pages = GaugeMetricFamily("milepost_pages", "Pages of the arena by state.", labels=["state"])
-        for state in ("free", "reserved", "writing", "owned", "tainted"):
-            pages.add_metric([state], getattr(stats.pages, state))
+        for state, count in msgspec.structs.asdict(stats.pages).items():
+            if state != "total":
+                pages.add_metric([state], count)
         yield pages
         yield CounterMetricFamily("milepost_preemptions", "Preemptions by recompute.", stats.preemptions)
         yield CounterMetricFamily("milepost_steps", "Steps that the engine ran.", stats.steps)

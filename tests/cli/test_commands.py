@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import shutil
 import sys
 from collections import namedtuple
@@ -180,6 +181,22 @@ def test_piped_lines_are_a_conversation(
     assert out == f"{once}\n{twice}\n{once}\n"
     assert "There is no command /dance" in err
     assert err.count("cut off by a length limit") == 3
+
+
+def test_each_reply_says_what_was_cached(
+    quiet_k3: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch, expected: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("the road\n/reset\nthe road\nthe road\n"))
+    assert run(["chat", str(quiet_k3), "--stats", *SHORT]) == 0
+    lines = [line for line in capsys.readouterr().err.splitlines() if "cached" in line]
+    prompt = expected["chat"].completion.usage.prompt_tokens
+    assert lines[:2] == [
+        f"(prompt: 0 tokens cached, {prompt} computed; reply: 5)",
+        f"(prompt: {prompt - 1} tokens cached, 1 computed; reply: 5)",
+    ]
+    cached, computed = map(int, re.findall(r"(\d+) (?:tokens cached|computed)", lines[2]))
+    # The reply's text may have other tokens than were drawn; what was asked comes again.
+    assert cached >= prompt - 1 > computed
 
 
 def test_a_conversation_that_grows_too_long_ends_a_pipe(

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from milepost.engine.async_engine import AsyncEngine
+from milepost.memory.pool import PageCounts
 from milepost.server.metrics import Metrics
 from tests.engine.harness import Setup, ask
 from tests.engine.scripted_cache import STATS, ScriptedCache
@@ -100,3 +101,12 @@ def test_a_cache_that_is_off_has_no_samples() -> None:
     ScriptedCache(off=True).install(setup.scheduler)
     metrics.watch(setup.engine.stats)
     assert samples(metrics) == {}
+
+
+def test_every_state_of_a_page_is_counted() -> None:
+    setup, metrics = Setup({}, num_pages=64), Metrics()
+    metrics.watch(setup.engine.stats)
+    lines = [line for line in metrics.render().decode().splitlines() if line.startswith("milepost_pages{")]
+    states = {line.split('"')[1]: float(line.split()[-1]) for line in lines}
+    assert set(states) == set(PageCounts.__struct_fields__) - {"total"}
+    assert sum(states.values()) == 64 - 1, "the dummy page is in none of them"
