@@ -71,10 +71,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         snapshot_policy: where snapshots stand, such as "adaptive" or "turns+branch+every(8192)".
         eviction: what goes first when pages are needed, such as "value" or "marconi(alpha=0.5)".
         host_cache: bytes of host memory beside the arena for what was evicted, as `memory`; None for none.
-        disk_cache: a folder and the bytes that it may hold, "PATH,20GiB", for what survives a restart;
-            None for none.
-        cache_key: the secret behind the prefix keys, 16 to 64 bytes in hexadecimal; None draws one a
-            process. What lies on disk is found again only under the same one.
+        disk_cache: a folder and the bytes that its pages may take, "PATH,20GiB", for what survives a
+            restart; None for none.
+        cache_key: the secret behind the prefix keys, 16 to 64 bytes in hexadecimal; None takes the disk
+            cache's own, or draws one a process.
         wait_for_leaders: whether a request waits for a snapshot that another one is computing right now.
 
     Raises:
@@ -218,7 +218,7 @@ class ResolvedCache(msgspec.Struct, frozen=True, kw_only=True):
         host_bytes: of the host tier, 0 for none.
         disk_path: the disk tier's folder, None for no such tier.
         disk_bytes: what it may hold.
-        secret: behind the prefix keys; None when each process draws its own.
+        secret: behind the prefix keys; None when it is the disk tier's own or the process draws one.
     """
 
     match_unit: int
@@ -292,7 +292,7 @@ def _match_unit(value: int | str, block_size: int) -> int:
 def _disk_cache(value: object) -> tuple[str, int]:
     """The folder and the bytes of "PATH,20GiB"; a path may hold commas, a size has none."""
     path, comma, size = value.rpartition(",") if isinstance(value, str) else ("", "", "")
-    if not comma or not path.strip() or not size.strip():
+    if not comma or not path.strip() or not size.strip() or "\0" in path:
         raise ConfigError(
             'disk_cache must be a folder and the bytes that it may hold, such as "cache,20GiB". '
             f"Given: {value!r}."

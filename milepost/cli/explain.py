@@ -16,7 +16,7 @@ from rich.table import Table
 from milepost.cli.options import examples
 from milepost.cli.terminal import figures_table, results, write
 from milepost.errors import ConfigError, ExecutionError, RequestError
-from milepost.prefix.reports import Explanation, Loss
+from milepost.prefix.reports import Explanation
 
 __all__ = ["explain"]
 
@@ -26,15 +26,17 @@ TIMEOUT_SECONDS = 60
 # What shapes the prompt of a chat; a request that was sent to the server may hold more.
 CHAT_FIELDS = ("messages", "tools", "tool_choice", "reasoning_effort", "chat_template_kwargs", "cache_salt")
 
+# By `milepost.prefix.reports.Loss` value; a newer server may know more.
 CAUSES = {
-    Loss.UNSEEN: "nobody sent them before, or it is forgotten",
-    Loss.EVICTED_STATE: "their KV is cached; the snapshot there was evicted",
-    Loss.EVICTED_KV: "their KV was cached and was evicted",
-    Loss.NO_SNAPSHOT: "their KV is cached; the policy left no snapshot there",
-    Loss.BELOW_UNIT: "the same, by less than a match unit",
-    Loss.SALT: "cached under another salt",
-    Loss.NOT_PUBLISHED: "another request is computing them right now",
-    Loss.CAP: "the last token, which is always computed",
+    "unseen": "nobody sent them before, or it is forgotten",
+    "evicted_state": "their KV is cached; the snapshot there was evicted",
+    "evicted_kv": "their KV was cached and was evicted",
+    "no_snapshot": "their KV is cached; the policy left no snapshot there",
+    "below_unit": "the same, by less than a match unit",
+    "salt": "cached under another salt",
+    "not_published": "another request is computing them right now",
+    "no_memory": "cached, but too little memory to resume from there",
+    "cap": "the last token, which is always computed",
 }
 
 
@@ -197,7 +199,6 @@ def _losses(explanation: Explanation) -> Table:
     table.add_column("tokens", justify="right")
     table.add_column("cause")
     table.add_column("that is")
-    meanings = {loss.value: meaning for loss, meaning in CAUSES.items()}
     for cause, tokens in sorted(explanation.losses.items(), key=lambda loss: -loss[1]):
-        table.add_row(f"{tokens:,}", cause, meanings.get(cause, ""))
+        table.add_row(f"{tokens:,}", cause, CAUSES.get(cause, ""))
     return table

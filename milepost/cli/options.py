@@ -124,13 +124,13 @@ _ENGINE_OPTIONS = {
     "disk_cache": click.option(
         "--disk-cache",
         metavar="PATH,SIZE",
-        help="The same on disk, such as cache,20GiB; with --cache-key it survives a restart.",
+        help="The same on disk, which survives a restart; such as cache,20GiB.",
     ),
     "cache_key": click.option(
         "--cache-key",
         metavar="HEX",
         envvar=CACHE_KEY_VARIABLE,
-        help=f"Secret behind the prefix keys; ${CACHE_KEY_VARIABLE} shows it to nobody.  [default: random]",
+        help=f"Secret behind the prefix keys; ${CACHE_KEY_VARIABLE} shows it to nobody.  [default: the disk cache's, else random]",
     ),
     "wait_for_leaders": click.option(
         "--wait-for-leaders/--no-wait-for-leaders",

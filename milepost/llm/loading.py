@@ -15,6 +15,7 @@ from milepost.config import EngineConfig, ResolvedCache, ResolvedConfig
 from milepost.config_json import read_model_spec
 from milepost.engine.engine import Engine
 from milepost.engine.reports import EngineObserver
+from milepost.errors import ConfigError
 from milepost.kernels.ops import load_ops
 from milepost.memory.layout import PagedLayout, paged_layout
 from milepost.memory.pool import PagePool
@@ -100,6 +101,9 @@ def _prefix_cache(config: ResolvedCache | None, layout: PagedLayout, pool: PageP
     """The prefix cache over the engine's pages, None when it is off."""
     if config is None:
         return None
+    if config.host_bytes or config.disk_path:
+        tier = "host_cache" if config.host_bytes else "disk_cache"
+        raise ConfigError(f"{tier} is not served yet: evicted snapshots are dropped. Leave it out.")
     settings = CacheConfig(
         match_unit=config.match_unit,
         snapshot_policy=config.snapshot_policy,

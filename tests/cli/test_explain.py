@@ -34,7 +34,7 @@ def cache(server: ServedEngine) -> ScriptedCache:
 
 
 def test_every_cause_has_its_words() -> None:
-    assert set(CAUSES) == set(Loss)
+    assert {loss.value for loss in Loss} <= set(CAUSES)
 
 
 def test_the_index_around_a_prompt(server: ServedEngine, cache: ScriptedCache, capsys: Capture) -> None:

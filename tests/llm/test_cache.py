@@ -159,3 +159,9 @@ def test_a_wrong_policy_is_found_before_the_weights_are_read(
     torn = copied(quiet_k3, tmp_path / "torn", truncate_a_shard)
     with pytest.raises(ConfigError, match=next(iter(options.values()))):
         LLM(torn, **ENGINE, **options)
+
+
+@pytest.mark.parametrize("option", [{"host_cache": "1MiB"}, {"disk_cache": "cache,1MiB"}])
+def test_a_tier_is_never_promised_and_not_there(quiet_k3: Path, option: Any) -> None:
+    with pytest.raises(ConfigError, match="not served yet"):
+        LLM(quiet_k3, **ENGINE, **option)

@@ -55,6 +55,7 @@ def test_the_model_is_required() -> None:
         ("disk_cache", "cache"),
         ("disk_cache", ",20GiB"),
         ("disk_cache", "cache,"),
+        ("disk_cache", "a\0b,1GiB"),
         ("disk_cache", 20),
         ("cache_key", "abc"),
         ("cache_key", "zz" * 16),

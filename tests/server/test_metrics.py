@@ -109,4 +109,4 @@ def test_every_state_of_a_page_is_counted() -> None:
     lines = [line for line in metrics.render().decode().splitlines() if line.startswith("milepost_pages{")]
     states = {line.split('"')[1]: float(line.split()[-1]) for line in lines}
     assert set(states) == set(PageCounts.__struct_fields__) - {"total"}
-    assert sum(states.values()) == 64 - 1, "the dummy page is in none of them"
+    assert sum(states.values()) == 64 - 1, "all but the dummy page"
