@@ -130,7 +130,8 @@ _ENGINE_OPTIONS = {
         "--cache-key",
         metavar="HEX",
         envvar=CACHE_KEY_VARIABLE,
-        help=f"Secret behind the prefix keys; ${CACHE_KEY_VARIABLE} shows it to nobody.  [default: the disk cache's, else random]",
+        help=f"Secret behind the prefix keys; ${CACHE_KEY_VARIABLE} shows it to nobody.  "
+        "[default: the disk cache's, else random]",
     ),
     "wait_for_leaders": click.option(
         "--wait-for-leaders/--no-wait-for-leaders",
