@@ -75,6 +75,7 @@ def resolve(
         served_model_name=config.served_model_name or _printable(Path(config.model).resolve().name),
         check_states=config.check_states,
         notes=reuse_notes(layout, max_model_len),
+        cache=config.resolved_cache(layout.block_size),
     )
 
 

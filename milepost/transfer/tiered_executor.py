@@ -123,7 +123,8 @@ class TieredExecutor:
         return ended
 
     def _run_inner(self, batch: Batch) -> BatchResult:
-        if not (batch.rows or batch.new_requests or batch.released or batch.scrubs or batch.copies):
+        work = (batch.rows, batch.new_requests, batch.released, batch.scrubs, batch.tail_scrubs, batch.copies)
+        if not any(work):
             return BatchResult(step=batch.step, rows=())
         if batch.transfers or batch.waits:
             batch = msgspec.structs.replace(batch, transfers=(), waits=False)
