@@ -30,11 +30,13 @@ __all__ = [
     "Transfer",
     "TransferResult",
     "Usage",
+    "check_cache_salt",
 ]
 
 MAX_LOGPROBS = 20
 MAX_STOP_STRINGS = 16
 MAX_STOP_CHARS = 4096
+MAX_SALT_CHARS = 256
 
 
 class FinishReason(enum.Enum):
@@ -171,6 +173,24 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     output_reusable: bool = True
 
 
+def check_cache_salt(salt: object) -> str:
+    """A request's cache salt as it may be used; fronts call it before they build a `Request`.
+
+    Raises:
+        RequestError: not a string, too long, or no Unicode text.
+    """
+    if not isinstance(salt, str):
+        raise RequestError(f"cache_salt must be a string. Given: {salt!r:.60}.", param="cache_salt")
+    # A salt is a secret: errors, which logs keep, don't show it.
+    if len(salt) > MAX_SALT_CHARS:
+        raise RequestError(
+            f"cache_salt must be at most {MAX_SALT_CHARS} characters. Given: {len(salt)}.", param="cache_salt"
+        )
+    if any("\ud800" <= char <= "\udfff" for char in salt):
+        raise RequestError("cache_salt must be Unicode text. Given: half a character.", param="cache_salt")
+    return salt
+
+
 class NewRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What an executor must know of a request, sent once with its first row.
 
@@ -273,6 +293,8 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
         new_requests: requests that appear in `rows` for the first time.
         released: ids of requests that will not come again (finished, aborted, failed).
         scrubs: pages to fill with zeros before anything runs: whatever failed requests held, KV and state.
+        tail_scrubs: (page, tokens) pairs: KV pages to fill with zeros behind their first tokens. A failed
+            request wrote there, and others rely on what is before.
         copies: (source page, target page) pairs: a consumer's private copy of a snapshot, and of the
             last block below it when that is partly filled. No target is also a source.
         transfers: copies between tiers; see `Transfer`.
@@ -285,6 +307,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     new_requests: tuple[NewRequest, ...] = ()
     released: tuple[str, ...] = ()
     scrubs: tuple[int, ...] = ()
+    tail_scrubs: tuple[tuple[int, int], ...] = ()
     copies: tuple[tuple[int, int], ...] = ()
     transfers: tuple[Transfer, ...] = ()
     waits: bool = False

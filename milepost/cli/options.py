@@ -15,8 +15,8 @@ import click
 import msgspec
 
 from milepost.cli.shipped_model import SHIPPED_MODEL_NAME, shipped_model
-from milepost.cli.terminal import progress_bar
-from milepost.config import DTYPES, KERNELS, MEMORY_SHARE, EngineConfig
+from milepost.cli.terminal import print_notes, progress_bar
+from milepost.config import DTYPES, KERNELS, LAYOUTS, MEMORY_SHARE, EngineConfig
 from milepost.types import SamplingParams
 
 if TYPE_CHECKING:
@@ -36,6 +36,16 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 DEFAULT_MAX_TOKENS = 256
 
+# A command line can be read by everyone on the machine, an environment cannot.
+CACHE_KEY_VARIABLE = "MILEPOST_CACHE_KEY"
+
+
+def _number_or_word(
+    _context: click.Context, _parameter: click.Parameter, value: str | None
+) -> int | str | None:
+    """Digits as a number; whether a word is known, `EngineConfig` checks."""
+    return int(value) if value is not None and value.isdecimal() else value
+
 
 def _or_default(text: str, option: str) -> str:
     """A help text that ends with the default that `EngineConfig` has for the option."""
@@ -54,8 +64,16 @@ _ENGINE_OPTIONS = {
         "--dtype", metavar="|".join(DTYPES), help="Weights and activations; auto is float32 on CPUs."
     ),
     "kv_dtype": click.option("--kv-dtype", metavar="|".join(DTYPES), help="Cached KV; auto is --dtype."),
+    "layout": click.option(
+        "--layout",
+        metavar="|".join(LAYOUTS),
+        help=_or_default("How states and KV share pages; aligned is for comparison.", "layout"),
+    ),
     "block_size": click.option(
-        "--block-size", type=int, metavar="TOKENS", help=_or_default("Tokens of a KV block.", "block_size")
+        "--block-size",
+        type=int,
+        metavar="TOKENS",
+        help=_or_default("Tokens of a KV block; aligned grows it in such steps.", "block_size"),
     ),
     "max_model_len": click.option(
         "--max-model-len",
@@ -80,6 +98,53 @@ _ENGINE_OPTIONS = {
         "--kernels",
         metavar="|".join(KERNELS),
         help=_or_default("Backend; reference is slow and written to be read.", "kernels"),
+    ),
+    "prefix_cache": click.option(
+        "--prefix-cache/--no-prefix-cache",
+        default=None,
+        help="Resume from what earlier requests left.  [default: on]",
+    ),
+    "match_unit": click.option(
+        "--match-unit",
+        callback=_number_or_word,
+        metavar="TOKENS|block",
+        help=_or_default("Tokens between prefix keys; block is a KV block's.", "match_unit"),
+    ),
+    "snapshot_policy": click.option(
+        "--snapshot-policy",
+        metavar="NAMES",
+        help=_or_default(
+            "Where snapshots of the state stand, such as turns+branch+every(8192).", "snapshot_policy"
+        ),
+    ),
+    "eviction": click.option(
+        "--eviction",
+        metavar="lru|marconi|value",
+        help=_or_default(
+            "What goes first when pages are needed; takes parameters: marconi(alpha=0.5).", "eviction"
+        ),
+    ),
+    "host_cache": click.option(
+        "--host-cache",
+        metavar="SIZE",
+        help="Host memory beside the arena for evicted snapshots and their KV.",
+    ),
+    "disk_cache": click.option(
+        "--disk-cache",
+        metavar="PATH,SIZE",
+        help="The same on disk, which survives a restart; such as cache,20GiB.",
+    ),
+    "cache_key": click.option(
+        "--cache-key",
+        metavar="HEX",
+        envvar=CACHE_KEY_VARIABLE,
+        help=f"Secret behind the prefix keys; ${CACHE_KEY_VARIABLE} shows it to nobody.  "
+        "[default: the disk cache's, else random]",
+    ),
+    "wait_for_leaders": click.option(
+        "--wait-for-leaders/--no-wait-for-leaders",
+        default=None,
+        help="Wait for a prefix that another request computes right now.  [default: on]",
     ),
 }
 
@@ -165,4 +230,5 @@ def open_llm(config: EngineConfig) -> Iterator[LLM]:
     with progress_bar("Loading weights") as progress:
         llm = LLM(progress=progress, **msgspec.structs.asdict(config))
     with llm:
+        print_notes(llm.config.notes)
         yield llm

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from milepost.errors import InvariantError
-from milepost.kernels.paging import PagedKv, PagedState, Ragged
+from milepost.kernels.paging import PagedKv, PagedState, Ragged, StateSnapshots
 
 __all__ = ["check_kv", "check_ragged", "check_shape", "check_state"]
 
@@ -38,7 +38,8 @@ def check_state(op: str, state: PagedState, ragged: Ragged, last_tile: int) -> N
     """Check that a state has a table row per row and holds tiles up to `last_tile`, exclusive.
 
     Raises:
-        InvariantError: rows are missing, or the op would run past the state's pages.
+        InvariantError: rows are missing, the op would run past the state's pages, or a snapshot is
+            of other size or not after a token of its row.
     """
     if state.table.shape[0] != ragged.num_rows:
         raise InvariantError(
@@ -47,6 +48,20 @@ def check_state(op: str, state: PagedState, ragged: Ragged, last_tile: int) -> N
     tiles = state.table.shape[1] * state.tiles_per_page
     if last_tile > tiles:
         raise InvariantError(f"{op}: needs tiles up to {last_tile} of a state that has {tiles}.")
+    if state.snapshots is not None:
+        _check_snapshots(op, state.snapshots, state.table.shape[1], ragged)
+
+
+def _check_snapshots(op: str, snapshots: StateSnapshots, num_pages: int, ragged: Ragged) -> None:
+    check_shape(op, "snapshots.table", snapshots.table, None, num_pages)
+    offsets, before = ragged.offsets, 0
+    for row, end in zip(snapshots.row_list, snapshots.end_list, strict=True):
+        if not 0 <= row < ragged.num_rows or not max(offsets[row], before) < end <= offsets[row + 1]:
+            raise InvariantError(
+                f"{op}: a snapshot of row {row} must come after one of the row's tokens, later than the "
+                f"snapshot before it. Given: after {end} of the step's tokens, rows at {offsets}."
+            )
+        before = end
 
 
 def check_kv(op: str, kv: PagedKv, layer: int, ragged: Ragged) -> None:

@@ -2,7 +2,8 @@
 
 A step computes rows of different lengths, one per sequence, laid end to end without padding
 (`Ragged`). A row's recurrent state is a list of tiles over pages (`PagedState`), its MLA rows are
-blocks, one page each (`PagedKv`). All tensors are views of one arena; kernels write in place.
+blocks, one page each (`PagedKv`). All tensors are views of one arena; kernels write in place. The
+kernels that advance states also leave `StateSnapshots` behind, after whichever tokens are asked for.
 
     tile t of row r     tile number  table[r, t // tiles_per_page] * tiles_per_page + t % tiles_per_page
     token p of row r    cache[block_table[r, p // block_size], layer, p % block_size]
@@ -11,6 +12,7 @@ blocks, one page each (`PagedKv`). All tensors are views of one arena; kernels w
 from __future__ import annotations
 
 import itertools
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -19,7 +21,7 @@ from torch import Tensor
 
 from milepost.errors import InvariantError
 
-__all__ = ["PagedKv", "PagedState", "Ragged"]
+__all__ = ["PagedKv", "PagedState", "Ragged", "StateSnapshots"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,6 +79,14 @@ class Ragged:
         """Tokens of each row, [rows] int64."""
         return self._lengths
 
+    def rows(self) -> Tensor:
+        """The rows' numbers, [rows] int64."""
+        return self._rows
+
+    def ends(self) -> Tensor:
+        """Token offset behind each row's last token, [rows] int64."""
+        return self._ends
+
     def row_ids(self) -> Tensor:
         """Row of each token, [tokens] int64."""
         return self._row_ids
@@ -90,15 +100,67 @@ class Ragged:
         return self.cu_seqlens[1:] - self.cu_seqlens[:-1]
 
     @cached_property
+    def _rows(self) -> Tensor:
+        return torch.arange(self.num_rows, device=self.starts.device)
+
+    @cached_property
+    def _ends(self) -> Tensor:
+        return self.cu_seqlens[1:]
+
+    @cached_property
     def _row_ids(self) -> Tensor:
-        rows = torch.arange(self.num_rows, device=self.starts.device)
-        return torch.repeat_interleave(rows, self._lengths)
+        return torch.repeat_interleave(self._rows, self._lengths)
 
     @cached_property
     def _positions(self) -> Tensor:
         tokens = torch.arange(self.num_tokens, device=self.starts.device)
         first = self.starts - self.cu_seqlens[:-1]  # position of token 0, were it in this row
         return tokens + first[self._row_ids]
+
+
+@dataclass(frozen=True, eq=False)
+class StateSnapshots:
+    """States that a step's rows leave on other pages on their way, each after some token of its row.
+
+    Attributes:
+        rows: [snapshots] int64, row of each; ascending.
+        ends: [snapshots] int64, offset into the step's tokens: the state has seen its row's tokens
+            before this offset and none behind it. Strictly ascending, so a row's are in order.
+        table: [snapshots, pages_per_state] int64, page of each logical page; nobody else's pages.
+    """
+
+    rows: Tensor
+    ends: Tensor
+    table: Tensor
+
+    def __post_init__(self) -> None:
+        dtypes = {name: getattr(self, name).dtype for name in ("rows", "ends", "table")}
+        if set(dtypes.values()) != {torch.int64}:
+            raise InvariantError(f"A step's snapshots must be int64. Given: {dtypes}.")
+        shapes = [list(tensor.shape) for tensor in (self.rows, self.ends, self.table)]
+        count = shapes[0][0] if shapes[0] else 0
+        if count == 0 or shapes[0] != [count] or shapes[1] != [count] or shapes[2][:-1] != [count]:
+            raise InvariantError(
+                "Snapshots must have shapes [n], [n] and [n, pages], n at least 1; a step without any has "
+                f"None. Given: {shapes}."
+            )
+
+    @cached_property
+    def row_list(self) -> list[int]:
+        """`rows` as Python numbers."""
+        rows: list[int] = self.rows.tolist()
+        return rows
+
+    @cached_property
+    def end_list(self) -> list[int]:
+        """`ends` as Python numbers."""
+        ends: list[int] = self.ends.tolist()
+        return ends
+
+    def of_row(self, row: int) -> list[tuple[int, int]]:
+        """A row's snapshots in order, as (number of the snapshot, its end)."""
+        first, last = bisect_left(self.row_list, row), bisect_right(self.row_list, row)
+        return list(enumerate(self.end_list[first:last], first))
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,12 +174,19 @@ class PagedState:
         conv: [num_tiles, tile_bytes / itemsize] view of the same arena in the window's dtype.
         table: [rows, pages_per_state] int64, page of each logical page of the row's state.
         tiles_per_page: tiles that a page holds.
+        recurrent_tiles: tile of a state at which each KDA layer's matrices start, as the layout says;
+            kernels get the one of their layer, so these may be left out where a kernel is called alone.
+        conv_tiles: tile of a state at which each KDA layer's window starts.
+        snapshots: states that rows leave on the way; None: none.
     """
 
     recurrent: Tensor
     conv: Tensor
     table: Tensor
     tiles_per_page: int
+    recurrent_tiles: tuple[int, ...] = ()
+    conv_tiles: tuple[int, ...] = ()
+    snapshots: StateSnapshots | None = None
 
     def tile_ids(self, first_tile: int, count: int) -> Tensor:
         """Where tiles ``first_tile .. first_tile + count - 1`` of each row's state lie.
@@ -125,8 +194,21 @@ class PagedState:
         Returns:
             [rows, count] int64 tile numbers of the arena.
         """
-        tiles = torch.arange(first_tile, first_tile + count, device=self.table.device)
-        pages = self.table[:, tiles // self.tiles_per_page]  # [rows, count]
+        return self._tile_ids(self.table, first_tile, count)
+
+    def snapshot_tile_ids(self, first_tile: int, count: int) -> Tensor:
+        """Where tiles ``first_tile .. first_tile + count - 1`` of each snapshot lie.
+
+        Returns:
+            [snapshots, count] int64 tile numbers of the arena; no rows without snapshots.
+        """
+        if self.snapshots is None:
+            return torch.empty(0, count, dtype=torch.int64, device=self.table.device)
+        return self._tile_ids(self.snapshots.table, first_tile, count)
+
+    def _tile_ids(self, table: Tensor, first_tile: int, count: int) -> Tensor:
+        tiles = torch.arange(first_tile, first_tile + count, device=table.device)
+        pages = table[:, tiles // self.tiles_per_page]  # [tables, count]
         return pages * self.tiles_per_page + tiles % self.tiles_per_page
 
 

@@ -6,12 +6,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding, linear
 
+from milepost.kernels.finite import finite_rows
 from milepost.kernels.ops import Ops
+from milepost.kernels.paging import Ragged
 from milepost.model_spec import LayerKind, ModelSpec
 from milepost.models.feed_forward import build_feed_forward
 from milepost.models.inputs import StepInputs
 from milepost.models.kda_layer import KdaLayer
 from milepost.models.mla_layer import MlaLayer
+from milepost.models.outputs import StepOutput
 from milepost.models.residual import ResidualRead, ResidualStream
 from milepost.models.weights import WeightReader
 
@@ -49,18 +52,33 @@ class Model:
         self.num_bytes = reader.num_bytes
 
     @torch.inference_mode()
-    def forward(self, inputs: StepInputs) -> Tensor:
-        """Run one step over a ragged batch; states and KV are advanced in place.
-
-        Returns:
-            Logits of the tokens in `inputs.sample_index`. # [samples, vocab] float32 (float64 model: float64)
-        """
+    def forward(self, inputs: StepInputs) -> StepOutput:
+        """Run one step over a ragged batch; states and KV are advanced in place."""
         stream = ResidualStream(embedding(inputs.token_ids, self._embedding))
         for layer in self._layers:
             layer.forward(stream, inputs)
         x = self._read.forward(stream.take(inputs.sample_index))  # [samples, hidden]
         x = self._ops.rms_norm(x, self._norm, self.spec.norm_eps)
-        return linear(x, self._lm_head).to(self._wide)
+        logits = linear(x, self._lm_head).to(self._wide)
+        return StepOutput(logits=logits, finite=_finite_rows(stream, inputs.ragged))
+
+
+def _finite_rows(stream: ResidualStream, ragged: Ragged) -> Tensor:
+    """Rows of which all tokens left the last layer finite, and so their KV and states too: [rows] bool.
+
+    A NaN anywhere in a token's layers stays visible in its running sum. Sums, products, norms and a
+    softmax over scores pass it on, and a banked sum is read again by every later site. What is cached
+    is read by the very step that writes it: a token attends to its own KV row, so a NaN row makes its
+    score NaN, and KDA's output o = S^T q reads all of the updated state (0 * NaN is NaN too). Infinities
+    turn into NaN in the next norm (inf * 0). Two ways around remain, both at values near float32's
+    limit, 3e38: an infinite k_pe whose scores are -inf in every head, and a state that overflows in
+    the last update only. The runner looks at the snapshots themselves for the second.
+    """
+    running = stream.banks[-1] if stream.running is None else stream.running  # [tokens, hidden]
+    finite = finite_rows(running)  # [tokens]
+    rows = torch.ones(ragged.num_rows, dtype=torch.bool, device=finite.device)
+    rows[ragged.row_ids()[~finite]] = False
+    return rows
 
 
 class _Layer:

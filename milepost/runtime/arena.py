@@ -11,15 +11,18 @@ The views alias one another: what a page means is decided by the tables of the s
 from __future__ import annotations
 
 import mmap
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from milepost.byte_counts import format_bytes
 from milepost.errors import ConfigError, InvariantError
-from milepost.kernels.paging import PagedState
-from milepost.memory.layout import PagedLayout
+from milepost.kernels.finite import finite_rows
+from milepost.kernels.paging import PagedState, StateSnapshots
+from milepost.memory.layout import DUMMY_PAGE, TiledLayout
 
 __all__ = ["Arena"]
 
@@ -44,7 +47,7 @@ class Arena:
 
     def __init__(
         self,
-        layout: PagedLayout,
+        layout: TiledLayout,
         num_pages: int,
         *,
         kv_dtype: torch.dtype,
@@ -65,10 +68,22 @@ class Arena:
             num_tiles, layout.tile_rows, layout.head_dim
         )
         self.conv: Tensor = self.bytes.view(conv_dtype).view(num_tiles, -1)
+        self._recurrent_tiles = layout.first_recurrent_tiles
+        self._conv_tiles = layout.first_conv_tiles
 
     def scrub(self, pages: Sequence[int]) -> None:
         """Fill pages with zeros."""
         self._fill(pages, 0)
+
+    def scrub_tails(self, tails: Sequence[tuple[int, int]]) -> None:
+        """Fill KV pages with zeros behind their first tokens.
+
+        Args:
+            tails: (page, tokens that stay) pairs.
+        """
+        self._check_pages({page for page, _ in tails})
+        for page, kept in tails:
+            self.kv[page, :, kept:] = 0
 
     def poison(self, pages: Sequence[int]) -> None:
         """Fill pages with bytes that are NaN in whatever dtype they are read (for tests)."""
@@ -83,17 +98,50 @@ class Arena:
         """Poison every page, the dummy page too. This commits the whole arena's memory."""
         self.bytes.fill_(_POISON)
 
-    def states(self, tables: Tensor) -> PagedState:
+    def pages(self) -> NDArray[np.uint8]:
+        """The buffer as [num_pages, page_bytes], to be read and written by those who move pages.
+
+        It shares the arena's memory and keeps it alive.
+        """
+        pages: NDArray[np.uint8] = self.bytes.numpy().reshape(self.num_pages, self.layout.page_bytes)
+        return pages
+
+    def copy_pages(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy whole pages inside the arena.
+
+        Args:
+            pairs: (source, target) of each copy; no page is written twice, and none is both.
+
+        Raises:
+            InvariantError: a page outside the arena, the dummy page, or pages that depend on the order.
+        """
+        if not pairs:
+            return
+        sources, targets = {source for source, _ in pairs}, {target for _, target in pairs}
+        self._check_pages(sources | targets)
+        if DUMMY_PAGE in sources | targets:
+            raise InvariantError(f"The dummy page is copied: {list(pairs)}.")
+        if len(targets) != len(pairs) or not sources.isdisjoint(targets):
+            raise InvariantError(f"Copies must not depend on their order. Given: {list(pairs)}.")
+        pages = self.pages()
+        for source, target in pairs:
+            pages[target] = pages[source]
+
+    def states(self, tables: Tensor, snapshots: StateSnapshots | None = None) -> PagedState:
         """Some sequences' states as kernels see them; `tables` are their state tables.
 
         Args:
             tables: [rows, pages_per_state] int64.
+            snapshots: what a step leaves of them.
         """
         return PagedState(
             recurrent=self.recurrent,
             conv=self.conv,
             table=tables,
             tiles_per_page=self.layout.tiles_per_page,
+            recurrent_tiles=self._recurrent_tiles,
+            conv_tiles=self._conv_tiles,
+            snapshots=snapshots,
         )
 
     def finite_states(self, states: PagedState) -> Tensor:
@@ -103,24 +151,27 @@ class Arena:
             [rows] bool.
         """
         layout = self.layout
-        recurrent_tiles = layout.num_kda_layers * layout.recurrent_tiles_per_layer
-        tiles = states.tile_ids(0, recurrent_tiles)
-        finite = torch.isfinite(self.recurrent[tiles]).flatten(1).all(dim=1)  # [rows]
+        finite = torch.ones(states.table.shape[0], dtype=torch.bool)
         window_size = layout.conv_window * layout.conv_channels
-        for kda_index in range(layout.num_kda_layers):
-            tiles = states.tile_ids(layout.first_conv_tile(kda_index), layout.conv_tiles_per_layer)
-            window = self.conv[tiles].flatten(1)[:, :window_size]  # [rows, window * channels]
-            finite &= torch.isfinite(window).all(dim=1)
+        for recurrent_tile, conv_tile in zip(states.recurrent_tiles, states.conv_tiles, strict=True):
+            tiles = states.tile_ids(recurrent_tile, layout.recurrent_tiles_per_layer)
+            # State by state: a gathered copy of one stays in cache.
+            finite &= torch.cat([finite_rows(self.recurrent[row].view(1, -1)) for row in tiles])  # [rows]
+            tiles = states.tile_ids(conv_tile, layout.conv_tiles_per_layer)
+            finite &= finite_rows(self.conv[tiles].flatten(1)[:, :window_size])
         return finite
 
     def _fill(self, pages: Sequence[int], byte: int) -> None:
         if not pages:
             return
-        if min(pages) < 0 or max(pages) >= self.num_pages:
-            raise InvariantError(f"Pages {list(pages)} are not all in an arena of {self.num_pages} pages.")
+        self._check_pages(pages)
         # index_fill_ writes these pages alone; a boolean mask would touch, so commit, every page.
         index = torch.tensor(pages, dtype=torch.int64)
         self.bytes.view(self.num_pages, self.layout.page_bytes).index_fill_(0, index, byte)
+
+    def _check_pages(self, pages: Collection[int]) -> None:
+        if min(pages) < 0 or max(pages) >= self.num_pages:
+            raise InvariantError(f"Pages {sorted(pages)} are not all in an arena of {self.num_pages} pages.")
 
 
 def _check_itemsize(what: str, dtype: torch.dtype, itemsize: int) -> None:

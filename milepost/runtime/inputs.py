@@ -7,7 +7,6 @@ from itertools import accumulate, chain
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from milepost.errors import InvariantError
@@ -15,6 +14,8 @@ from milepost.kernels.paging import PagedKv, Ragged
 from milepost.memory.layout import DUMMY_PAGE
 from milepost.models.inputs import StepInputs
 from milepost.runtime.arena import Arena
+from milepost.runtime.snapshots import snapshots_of
+from milepost.runtime.tables import check_pages
 from milepost.types import Row
 
 __all__ = ["step_inputs", "warm_up_inputs"]
@@ -30,14 +31,15 @@ def step_inputs(rows: Sequence[Row], arena: Arena) -> StepInputs:
         arena: where their pages lie.
 
     Raises:
-        InvariantError: a row without tokens, or a table that does not fit the row or the arena.
+        InvariantError: a row without tokens, or a table or snapshot that does not fit the row or the
+            arena.
     """
     offsets = [0, *accumulate(len(row.token_ids) for row in rows)]
     sampled = [end - 1 for row, end in zip(rows, offsets[1:], strict=True) if row.samples]
     return StepInputs(
         token_ids=_ints(chain.from_iterable(row.token_ids for row in rows), offsets[-1]),
         ragged=Ragged(cu_seqlens=torch.tensor(offsets), starts=torch.tensor([row.start for row in rows])),
-        state=arena.states(_state_tables(rows, arena)),
+        state=arena.states(_state_tables(rows, arena), snapshots_of(rows, arena)),
         kv=PagedKv(cache=arena.kv, block_table=_block_tables(rows, arena)),
         sample_index=torch.tensor(sampled, dtype=torch.int64),
     )
@@ -72,7 +74,7 @@ def _state_tables(rows: Sequence[Row], arena: Arena) -> Tensor:
                 f"its table has {len(row.state_table)}."
             )
         tables[index] = row.state_table
-    _check_pages(rows, tables, arena)
+    check_pages(rows, tables, arena)
     if not tables.all():
         raise InvariantError("A request holds the dummy page as a part of its state.")
     return torch.from_numpy(tables)
@@ -95,7 +97,7 @@ def _block_tables(rows: Sequence[Row], arena: Arena) -> Tensor:
         tables[index, :count] = np.asarray(row.block_table)[:count]
         if not tables[index, :count].all():
             raise InvariantError(f"Request {row.request_id!r} holds the dummy page as a block.")
-    _check_pages(rows, tables, arena)
+    check_pages(rows, tables, arena)
     return torch.from_numpy(tables)
 
 
@@ -103,11 +105,3 @@ def _num_blocks(row: Row, arena: Arena) -> int:
     if not row.token_ids:
         raise InvariantError(f"Request {row.request_id!r} has a row without tokens.")
     return arena.layout.blocks_for(row.start + len(row.token_ids))
-
-
-def _check_pages(rows: Sequence[Row], tables: NDArray[np.int64], arena: Arena) -> None:
-    # A page outside the arena would read or write another page's bytes, or fault, much later.
-    outside = (tables < 0) | (tables >= arena.num_pages)
-    if outside.any():
-        names = [rows[index].request_id for index in np.unique(outside.nonzero()[0])]
-        raise InvariantError(f"Tables of {names} name pages outside the arena's {arena.num_pages}.")

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
+import msgspec
 import torch
 from torch import Tensor
 
 from milepost.config import ResolvedConfig
 from milepost.errors import EngineStoppedError, InvariantError
-from milepost.memory.layout import PagedLayout
+from milepost.memory.layout import TiledLayout
 from milepost.models.inputs import StepInputs
+from milepost.models.outputs import StepOutput
 from milepost.runtime.arena import Arena
 from milepost.runtime.dtypes import torch_dtype
 from milepost.runtime.inputs import step_inputs, warm_up_inputs
 from milepost.runtime.sampler import Sampler
+from milepost.runtime.snapshots import written_snapshots
 from milepost.types import Batch, BatchResult, Row, RowResult
 
 __all__ = ["ModelRunner", "StepModel"]
@@ -23,16 +27,19 @@ __all__ = ["ModelRunner", "StepModel"]
 class StepModel(Protocol):
     """What the runner needs of a model; `milepost.models.load_model` gives one."""
 
-    def forward(self, inputs: StepInputs) -> Tensor:
-        """Compute a step's tokens, write KV and states, return logits [samples, vocab]."""
+    def forward(self, inputs: StepInputs) -> StepOutput:
+        """Compute a step's tokens; write KV, states and snapshots."""
         ...
 
 
 class ModelRunner:
     """Runs batches on a model; see `milepost.engine.executor.Executor` for the contract.
 
-    A step goes: forget what was released, learn new requests, scrub pages, build tensors, run the
-    model once over all rows, draw the rows that sample.
+    A step goes: forget what was released, learn new requests, scrub pages, copy pages, build tensors,
+    run the model once over all rows, draw the rows that sample, look at the snapshots. A row fails
+    alone, whether it samples or not, when anything that it computed is not finite; then none of its
+    snapshots is reported, and neither is any other that is not finite. There are no other tiers here:
+    transfers are for an executor around this one.
 
     Args:
         model: the model.
@@ -43,8 +50,8 @@ class ModelRunner:
         recurrent_dtype: of the recurrent matrices.
         seed: the engine's seed; see `Sampler`.
         check_states: also check after each step that the rows' states are finite. It reads every
-            state of the batch, so it is for debugging; rows that sample are always checked by
-            their logits.
+            state of the batch, so it is for debugging; every row is always checked by its hidden
+            states, which show what was written (see `milepost.models.decoder`).
 
     Raises:
         ConfigError: the system refuses to map the arena.
@@ -54,7 +61,7 @@ class ModelRunner:
     def __init__(
         self,
         model: StepModel,
-        layout: PagedLayout,
+        layout: TiledLayout,
         num_pages: int,
         *,
         kv_dtype: torch.dtype = torch.float32,
@@ -71,7 +78,7 @@ class ModelRunner:
         self._check_states = check_states
 
     @classmethod
-    def from_config(cls, model: StepModel, layout: PagedLayout, config: ResolvedConfig) -> ModelRunner:
+    def from_config(cls, model: StepModel, layout: TiledLayout, config: ResolvedConfig) -> ModelRunner:
         """Build with the numbers of a resolved config; `layout` is the one it was resolved with."""
         return cls(
             model,
@@ -100,20 +107,29 @@ class ModelRunner:
 
         Raises:
             EngineStoppedError: the runner is closed.
-            InvariantError: the batch contradicts itself or the steps before.
+            InvariantError: the batch contradicts itself or the steps before, or wants transfers.
         """
         arena = self.arena
+        if batch.transfers or batch.waits:
+            raise InvariantError(
+                f"Step {batch.step} has {len(batch.transfers)} transfers (waits: {batch.waits}), and a model "
+                "runner has the arena only. Put an executor with tiers around it, or cache in no other tier."
+            )
         self._sampler.forget(batch.released)
         self._sampler.learn(batch.new_requests)
         arena.scrub(batch.scrubs)
+        arena.scrub_tails(batch.tail_scrubs)
+        arena.copy_pages(batch.copies)
         if not batch.rows:
             return BatchResult(step=batch.step, rows=())
         with torch.inference_mode():
             inputs = step_inputs(batch.rows, arena)
-            logits = self._model.forward(inputs)
-            failed = self._rows_with_broken_states(batch, inputs)
-            results = self._draw(batch, logits, failed)
-        return BatchResult(step=batch.step, rows=results)
+            output = self._model.forward(inputs)
+            errors = self._broken_rows(batch.rows, inputs, output.finite)
+            drawn = self._draw(batch.rows, output.logits)
+            snapshots = written_snapshots(batch.rows, inputs.state.snapshots, arena)
+        results = zip(batch.rows, errors, drawn, snapshots, strict=True)
+        return BatchResult(step=batch.step, rows=tuple(_result(*parts) for parts in results))
 
     def warm_up(self) -> None:
         """Run a step on the dummy page, so that kernels are compiled before the first request waits for them.
@@ -128,31 +144,45 @@ class ModelRunner:
         """Give the arena's memory back. Safe to call twice."""
         self._arena = None
 
-    def _draw(self, batch: Batch, logits: Tensor, failed: dict[str, RowResult]) -> tuple[RowResult, ...]:
-        sampling = [row for row in batch.rows if row.samples]
+    def _draw(self, rows: Sequence[Row], logits: Tensor) -> list[RowResult | None]:
+        """Each row's draw; None for a row that does not sample."""
+        sampling = [row for row in rows if row.samples]
         if logits.ndim != 2 or logits.shape[0] != len(sampling):
             raise InvariantError(
                 f"The model must return logits for {len(sampling)} rows. Given: shape {tuple(logits.shape)}."
             )
-        results = {result.request_id: result for result in self._sampler.draw(sampling, logits)} | failed
-        # A row that does not sample has nothing to tell unless it failed.
-        return tuple(
-            results.get(row.request_id) or RowResult(request_id=row.request_id) for row in batch.rows
-        )
+        results = {result.request_id: result for result in self._sampler.draw(sampling, logits)}
+        return [results.get(row.request_id) for row in rows]
 
-    def _rows_with_broken_states(self, batch: Batch, inputs: StepInputs) -> dict[str, RowResult]:
-        if not self._check_states:
-            return {}
-        finite = self.arena.finite_states(inputs.state).tolist()
-        broken = [row for row, is_finite in zip(batch.rows, finite, strict=True) if not is_finite]
-        return {row.request_id: _broken_state(row) for row in broken}
+    def _broken_rows(self, rows: Sequence[Row], inputs: StepInputs, finite: Tensor) -> list[str | None]:
+        """Why each row's state and KV can't be relied on; None for those that can."""
+        if finite.shape != (len(rows),):
+            raise InvariantError(
+                f"The model must say of {len(rows)} rows whether they are finite. "
+                f"Given: shape {tuple(finite.shape)}."
+            )
+        errors = [
+            None if is_finite else _not_finite(row, "The model's hidden states are")
+            for row, is_finite in zip(rows, finite.tolist(), strict=True)
+        ]
+        if self._check_states:
+            for index, is_finite in enumerate(self.arena.finite_states(inputs.state).tolist()):
+                if not is_finite:
+                    errors[index] = _not_finite(rows[index], "The recurrent state is")
+        return errors
 
 
-def _broken_state(row: Row) -> RowResult:
-    return RowResult(
-        request_id=row.request_id,
-        error=(
-            f"The recurrent state is not finite after {row.start + len(row.token_ids)} tokens, so the "
-            "request can't go on and ends. Check the checkpoint's weights, or use a wider dtype."
-        ),
+def _result(row: Row, error: str | None, drawn: RowResult | None, snapshots: Sequence[int]) -> RowResult:
+    if error is not None:
+        return RowResult(request_id=row.request_id, error=error)
+    result = drawn or RowResult(request_id=row.request_id)
+    if result.error is not None or not snapshots:
+        return result
+    return msgspec.structs.replace(result, snapshots=tuple(snapshots))
+
+
+def _not_finite(row: Row, what: str) -> str:
+    return (
+        f"{what} not finite after {row.start + len(row.token_ids)} tokens, so the request can't go on and "
+        "ends. Check the checkpoint's weights, or use a wider dtype."
     )

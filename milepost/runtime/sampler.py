@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from milepost.errors import InvariantError
+from milepost.kernels.finite import finite_rows
 from milepost.runtime.logit_filters import Floats, best_ids, log_softmax
 from milepost.runtime.random_draws import SeedSource
 from milepost.runtime.request_sampling import RequestSampling
@@ -64,7 +65,7 @@ class Sampler:
         if not rows:
             return []
         states = [self._state_of(row) for row in rows]
-        finite = torch.isfinite(logits).all(dim=1).tolist()
+        finite = finite_rows(logits).tolist()
         largest = logits.argmax(dim=1).tolist()  # the first of equals
         results = []
         for index, (row, state) in enumerate(zip(rows, states, strict=True)):

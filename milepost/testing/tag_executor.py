@@ -88,6 +88,7 @@ class TagExecutor:
             self._tiers.demote(batch.transfers)
         self.memory.begin()
         self.memory.scrub(batch.scrubs)
+        self.memory.scrub_tails(batch.tail_scrubs)
         self.memory.copy(batch.copies)
         if self._tiers is not None:
             self._tiers.start(batch.transfers)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import shutil
 import sys
 from collections import namedtuple
@@ -18,6 +19,7 @@ from milepost.cli import terminal
 from milepost.cli.app import commands, run
 from milepost.cli.options import DEFAULT_MAX_TOKENS
 from milepost.config import MEMORY_SHARE, EngineConfig
+from milepost.errors import ConfigError
 from milepost.llm import LLM
 from milepost.server import DEFAULT_DRAIN_SECONDS
 from milepost.types import SamplingParams
@@ -82,7 +84,7 @@ def test_help_gives_the_defaults(capsys: Capture) -> None:
     assert run(["serve", "--help"]) == 0
     text = " ".join(capsys.readouterr().out.split())
     config = EngineConfig(model="x")
-    assert f"Tokens of a KV block. [default: {config.block_size}]" in text
+    assert f"Tokens of a KV block; aligned grows it in such steps. [default: {config.block_size}]" in text
     assert f"at the same time. [default: {config.max_num_seqs}]" in text
     assert f"of one step. [default: {config.max_num_batched_tokens}]" in text
     assert f"at the end. [default: {DEFAULT_DRAIN_SECONDS:.0f}]" in text
@@ -116,6 +118,7 @@ def test_a_chat_answer_with_figures(quiet_k3: Path, capsys: Capture, expected: d
     rows = [line.split("│")[1:3] for line in err.splitlines() if "│" in line]
     figures = {name.strip(): value.strip() for name, value in rows}
     assert figures["prompt tokens"] == str(usage.prompt_tokens)
+    assert figures["cached of them"] == "0"
     assert figures["output tokens"] == "5"
     with LLM(quiet_k3, **ENGINE) as llm:
         # The last token drawn is not computed.
@@ -180,6 +183,22 @@ def test_piped_lines_are_a_conversation(
     assert err.count("cut off by a length limit") == 3
 
 
+def test_each_reply_says_what_was_cached(
+    quiet_k3: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch, expected: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("the road\n/reset\nthe road\nthe road\n"))
+    assert run(["chat", str(quiet_k3), "--stats", *SHORT]) == 0
+    lines = [line for line in capsys.readouterr().err.splitlines() if "cached" in line]
+    prompt = expected["chat"].completion.usage.prompt_tokens
+    assert lines[:2] == [
+        f"(prompt: 0 tokens cached, {prompt} computed; reply: 5)",
+        f"(prompt: {prompt - 1} tokens cached, 1 computed; reply: 5)",
+    ]
+    cached = int(re.findall(r"(\d+) tokens cached", lines[2])[0])
+    # The reply's text may have other tokens than were drawn; what was asked comes again.
+    assert cached >= prompt - 1
+
+
 def test_a_conversation_that_grows_too_long_ends_a_pipe(
     quiet_k3: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -237,7 +256,29 @@ def test_inspect_lays_pages_out_as_asked(quiet_k3: Path, capsys: Capture) -> Non
     base = pages()
     assert pages("--block-size", "128")["page_bytes"] == 2 * base["page_bytes"]
     assert pages("--kv-dtype", "float32")["page_bytes"] == 2 * base["page_bytes"]
+    assert pages("--kv-dtype", "float8")["page_bytes"] * 2 == base["page_bytes"]
     assert pages("--tp", "5")["state_bytes"] * 5 == base["state_bytes"]
+
+
+def test_inspect_shows_how_the_aligned_layout_grows_the_block(quiet_k3: Path, capsys: Capture) -> None:
+    arguments = ["inspect", str(quiet_k3), "--layout", "aligned", "--block-size", "8"]
+    assert run([*arguments, "--json"]) == 0
+    pages = json.loads(capsys.readouterr().out)["pages"]
+    assert pages["layout"] == "aligned"
+    steps = pages["steps"]
+    assert steps["block_size"] == pages["block_size"] >= steps["grown_block"] >= steps["state_rows"]
+    assert run(arguments) == 0
+    shown = capsys.readouterr().out
+    assert f"{steps['grown_block']:,} tokens hold a layer's state in steps of 8" in shown
+    assert f"padded by {steps['layer_padding_bytes']:,} B" in shown
+
+
+def test_a_block_longer_than_any_sequence_is_said_at_start(quiet_k3: Path, capsys: Capture) -> None:
+    options = ["--layout", "aligned", "--max-model-len", "16", "--max-tokens", "2"]
+    assert generate(quiet_k3, "--prompt", "abc", *options) == 0
+    shown = capsys.readouterr().err
+    assert "milepost: note: A KV block of " in shown
+    assert "longer than max_model_len 16" in shown
 
 
 def test_export_toy_writes_a_checkpoint_that_runs(tmp_path: Path, capsys: Capture) -> None:
@@ -303,6 +344,8 @@ def test_a_broken_checkpoint_is_one_line(
         (["export-toy", "x", "--family", "llama"], "'llama' is not one of 'kimi_k3', 'kimi_linear'"),
         (["export-toy"], "Missing argument 'FOLDER'. See 'milepost export-toy --help'"),
         (["inspect", "--kv-dtype", "int4"], "--kv-dtype must be one of"),
+        (["inspect", "--layout", "pages"], "--layout must be one of paged, aligned"),
+        (["generate", "--prompt", "x", "--layout", "align"], "Given: 'align'. Did you mean 'aligned'?"),
         (["serve", "--port", "99999999"], "--port must be between 0 and 65535. Given: 99999999"),
         (["serve", "--log-level", "loud"], "'loud' is not one of"),
         (
@@ -360,3 +403,35 @@ def test_the_bar_is_only_drawn_on_a_terminal(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_the_default_reply_is_bounded() -> None:
     assert 0 < DEFAULT_MAX_TOKENS <= 4096
+
+
+def test_the_flags_of_the_cache_reach_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[EngineConfig] = []
+
+    def take(config: EngineConfig) -> None:
+        seen.append(config)
+        raise ConfigError("seen")
+
+    monkeypatch.setattr("milepost.cli.generate.open_llm", take)
+    given = ("--match-unit", "32", "--snapshot-policy", "last", "--eviction", "lru", "--host-cache", "1MiB")
+    more = ("--disk-cache", "cache,2MiB", "--cache-key", "ab" * 16, "--no-wait-for-leaders")
+    assert run(["generate", "x", "--prompt", "a", *given, *more]) == 2
+    monkeypatch.setenv("MILEPOST_CACHE_KEY", "cd" * 16)
+    assert run(["generate", "x", "--prompt", "a", "--no-prefix-cache", "--match-unit", "block"]) == 2
+    expected = EngineConfig(
+        model="x",
+        match_unit=32,
+        snapshot_policy="last",
+        eviction="lru",
+        host_cache="1MiB",
+        disk_cache="cache,2MiB",
+        cache_key="ab" * 16,
+        wait_for_leaders=False,
+    )
+    off = EngineConfig(model="x", prefix_cache=False, match_unit="block", cache_key="cd" * 16)
+    assert seen == [expected, off]
+
+
+def test_a_wrong_flag_of_the_cache_is_one_line(capsys: Capture) -> None:
+    assert run(["generate", "x", "--prompt", "a", "--match-unit", "blocks"]) == 2
+    assert error_line(capsys) == "match_unit must be a number of tokens or \"block\". Given: 'blocks'."

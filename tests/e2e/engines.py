@@ -8,15 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from milepost.engine.engine import Engine
 from milepost.engine.executor import Executor
 from milepost.kernels.ops import load_ops
 from milepost.memory.capacity import sequence_pages
-from milepost.memory.layout import PagedLayout, paged_layout
+from milepost.memory.layout import TiledLayout, paged_layout
 from milepost.memory.pool import PagePool
-from milepost.models import Model, StepInputs, load_model
+from milepost.models import Model, StepInputs, StepOutput, load_model
 from milepost.runtime.arena import Arena
 from milepost.runtime.model_runner import ModelRunner, StepModel
 from milepost.scheduler.config import SchedulerConfig
@@ -52,7 +51,7 @@ class Toy:
 
     folder: Path
     model: Model
-    layout: PagedLayout
+    layout: TiledLayout
 
     @property
     def vocab_size(self) -> int:
@@ -108,10 +107,10 @@ class NoteTaker:
         self._model = toy.model
         self.logits: list[list[float]] = []
 
-    def forward(self, inputs: StepInputs) -> Tensor:
-        logits = self._model.forward(inputs)
-        self.logits.extend(logits.double().tolist())
-        return logits
+    def forward(self, inputs: StepInputs) -> StepOutput:
+        output = self._model.forward(inputs)
+        self.logits.extend(output.logits.double().tolist())
+        return output
 
 
 BeforeStep = Callable[[Batch, Arena], None]
@@ -166,8 +165,8 @@ class TestEngine:
     ) -> None:
         runner = runner or ModelRunner(model or toy.model, toy.layout, num_pages, seed=seed)
         inner: Executor = runner if before_step is None else _Disturbed(runner, before_step)
-        self.executor = PoisoningExecutor(inner, runner.arena)
         self.pool = PagePool(num_pages)
+        self.executor = PoisoningExecutor(inner, runner.arena, free_pages=self.pool.free_pages)
         config = SchedulerConfig(
             max_model_len=toy.model.spec.max_position,
             token_budget=budget,
@@ -209,11 +208,11 @@ class TestEngine:
                 _collect(replies[output.request_id], output)
             self.scheduler.check()
             step += 1
-        assert self.pool.counts().held == 0
+        assert self.pool.counts().leased == 0
         return replies
 
     def _preempt_some(self) -> None:
-        running = self.scheduler._running
+        running = self.scheduler._roster.running
         if len(running) > 1 and self._random.random() < self._preempt:
             self.scheduler._preempt(self._random.choice(running))
 

@@ -23,7 +23,7 @@ def broken_page(what: str) -> BeforeStep:
 
 
 @pytest.mark.parametrize("what", ["kv", "state"])
-def test_non_finite_logits_fail_one_request(toy: Toy, alone: dict[str, list[int]], what: str) -> None:
+def test_non_finite_numbers_fail_one_request(toy: Toy, alone: dict[str, list[int]], what: str) -> None:
     """R50: the page that broke must not carry NaN to its next owner either."""
     requests = sixteen_requests(toy)
     engine = TestEngine(toy, num_pages=toy.pages_for(requests), before_step=broken_page(what))
@@ -31,7 +31,7 @@ def test_non_finite_logits_fail_one_request(toy: Toy, alone: dict[str, list[int]
     victim = replies.pop(VICTIM)
     assert victim.finish_reason is FinishReason.ERROR
     assert victim.error is not None
-    assert "logits are not finite" in victim.error
+    assert "hidden states are not finite" in victim.error
     assert victim.tokens == alone[VICTIM][:5]
     assert {name: reply.tokens for name, reply in replies.items()} == {
         name: tokens for name, tokens in alone.items() if name != VICTIM

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from types import ModuleType
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from milepost.errors import InvariantError
-from milepost.kernels.paging import PagedState, Ragged
+from milepost.kernels.paging import PagedState, Ragged, StateSnapshots
 from milepost.kernels.short_conv import cpu, reference, window_tiles
 from tests.kernels.arenas import LENGTHS, STARTS, assert_near, ragged, ulps
 
@@ -103,6 +104,51 @@ def test_rows_shorter_than_the_window_keep_the_older_inputs() -> None:
     after = case.state.conv[case.state.tile_ids(FIRST_TILE, 1)[:, 0]].view(2, 3, 3)
     assert torch.equal(after[0], torch.stack([torch.zeros(3), torch.zeros(3), case.u[0]]))
     assert torch.equal(after[1], torch.stack([before[2], case.u[1], case.u[2]]))
+
+
+def leaving(case: Case, marks: list[tuple[int, int]]) -> Case:
+    """The case with snapshots after (row, tokens of it), on new pages of NaN."""
+    tiles, width = case.state.conv.shape
+    pages = case.state.table.shape[1]
+    table = tiles // 3 + torch.randperm(len(marks) * pages).view(-1, pages)
+    conv = torch.cat(
+        [case.state.conv, torch.full((table.numel() * 3, width), float("nan"), dtype=torch.float64)]
+    )
+    ends = torch.tensor([case.rows.offsets[row] + seen for row, seen in marks])
+    snapshots = StateSnapshots(torch.tensor([row for row, _ in marks]), ends, table)
+    return replace(case, state=replace(case.state, conv=conv, recurrent=conv[:, None], snapshots=snapshots))
+
+
+@pytest.mark.parametrize("taps", [2, 4])
+@pytest.mark.parametrize("kernel", [reference, cpu])
+def test_windows_of_snapshots_are_those_of_a_run_cut_there(kernel: ModuleType, taps: int) -> None:
+    """R33, R34; young rows' windows still hold zeros, or inputs of the steps before."""
+    lengths, starts = [1, 3, 2, 66, 1, 5], [0, 1, 0, 64, 7, 200]
+    marks = [(row, seen) for row, length in enumerate(lengths) for seen in range(1, length + 1)]
+    case = Case.random(lengths, starts, 5, taps, 4)
+    full = leaving(case, marks)
+    before = full.state.conv.clone()
+    y = kernel.short_conv(full.u, full.weight, full.state, FIRST_TILE, full.rows)
+    size = (taps - 1) * 5
+    num_tiles = window_tiles(full.state, taps - 1, 5)
+    tiles = full.state.snapshot_tile_ids(FIRST_TILE, num_tiles)
+    got = full.state.conv[tiles].flatten(1)  # [snapshots, elements of their tiles]
+    for number, (row, seen) in enumerate(marks):
+        table = case.state.table[row : row + 1]
+        cut = replace(case.state, conv=case.state.conv.clone(), table=table)
+        begin = case.rows.offsets[row]
+        one = ragged([seen], [starts[row]])
+        reference.short_conv(case.u[begin : begin + seen], case.weight, cut, FIRST_TILE, one)
+        want = cut.conv[cut.tile_ids(FIRST_TILE, num_tiles)[0]].flatten()[:size]
+        assert torch.equal(got[number, :size], want)
+        assert bool(got[number, size:].isnan().all())
+    want_y = reference.short_conv(case.u, case.weight, case.state, FIRST_TILE, case.rows)
+    assert_near(y, want_y, 1e-12)
+    own = full.state.tile_ids(FIRST_TILE, num_tiles)
+    assert torch.equal(full.state.conv[own].nan_to_num(), case.state.conv[own].nan_to_num())
+    others = torch.ones(before.shape[0], dtype=torch.bool)
+    others[torch.cat([own.flatten(), tiles.flatten()])] = False
+    assert torch.equal(full.state.conv[others].view(torch.uint8), before[others].view(torch.uint8))
 
 
 def test_other_dtypes() -> None:

@@ -6,7 +6,6 @@ import weakref
 
 import pytest
 import torch
-from torch import Tensor
 
 from milepost.config import EngineConfig
 from milepost.engine.executor import Executor
@@ -15,8 +14,9 @@ from milepost.memory.layout import PagedLayout, paged_layout
 from milepost.memory.sizing import resolve
 from milepost.model_spec import ModelSpec
 from milepost.models.inputs import StepInputs
+from milepost.models.outputs import StepOutput
 from milepost.runtime.model_runner import ModelRunner
-from milepost.types import Batch, NewRequest, Row, SamplingParams
+from milepost.types import Batch, NewRequest, Row, SamplingParams, Tier, Transfer
 
 VOCAB = 11
 
@@ -26,9 +26,10 @@ class SumModel:
 
     def __init__(self) -> None:
         self.poisoned_step: int | None = None
+        self.honest = True  # says which rows are not finite
         self.steps = 0
 
-    def forward(self, inputs: StepInputs) -> Tensor:
+    def forward(self, inputs: StepInputs) -> StepOutput:
         offsets = inputs.ragged.cu_seqlens.tolist()
         tiles = inputs.state.tile_ids(0, 1)[:, 0]
         sums = torch.where(inputs.ragged.starts == 0, 0.0, inputs.state.recurrent[tiles, 0, 0])
@@ -41,7 +42,8 @@ class SumModel:
         last = torch.tensor(offsets[1:]) - 1
         sampled = torch.isin(last, inputs.sample_index)
         votes = sums[sampled][:, None] % VOCAB == torch.arange(VOCAB)
-        return torch.where(sums[sampled].isnan()[:, None], torch.nan, votes.float())
+        finite = sums.isfinite() if self.honest else torch.ones_like(sums, dtype=torch.bool)
+        return StepOutput(torch.where(sums[sampled].isnan()[:, None], torch.nan, votes.float()), finite)
 
 
 def runner_of(
@@ -117,29 +119,58 @@ def test_scrubs_run_before_rows(layout: PagedLayout) -> None:
     assert float(runner.arena.recurrent[row.state_table[0] * layout.tiles_per_page, 0, 0]) == 1.0
 
 
-@pytest.mark.parametrize("check_states", [False, True])
-def test_a_broken_row_fails_alone(layout: PagedLayout, check_states: bool) -> None:
+@pytest.mark.parametrize(
+    ("honest", "check_states", "message"),
+    [
+        (True, False, "hidden states are not finite"),
+        (True, True, "recurrent state is not finite"),
+        (False, True, "recurrent state is not finite"),
+        (False, False, "logits are not finite"),
+    ],
+)
+def test_a_broken_row_fails_alone(
+    layout: PagedLayout, honest: bool, check_states: bool, message: str
+) -> None:
     model = SumModel()
-    model.poisoned_step = 0
+    model.poisoned_step, model.honest = 0, honest
     runner = runner_of(layout, model, check_states=check_states)
     rows = (chunk("a", layout, (1, 2)), chunk("b", layout, (3,)))
     result = runner.run(Batch(step=0, new_requests=(new("a"), new("b")), rows=rows))
     broken, fine = result.rows
     assert broken.token_ids == ()
     assert broken.error is not None
-    assert ("recurrent state" if check_states else "logits are not finite") in broken.error
+    assert message in broken.error
     assert "after 2 tokens" in broken.error
     assert (fine.token_ids, fine.error) == ((3,), None)
 
 
-def test_checked_states_fail_a_row_that_does_not_sample(layout: PagedLayout) -> None:
-    for check_states in (False, True):
+def test_a_row_that_does_not_sample_fails_too(layout: PagedLayout) -> None:
+    """R50: what a chunk wrote would be published long before logits could show that it is broken."""
+    for honest, check_states in ((True, False), (False, True), (False, False)):
         model = SumModel()
-        model.poisoned_step = 0
+        model.poisoned_step, model.honest = 0, honest
         runner = runner_of(layout, model, check_states=check_states)
         row = chunk("a", layout, (1,), drawn=None)
         (result,) = runner.run(Batch(step=0, new_requests=(new("a"),), rows=(row,))).rows
-        assert (result.error is not None) == check_states
+        assert (result.error is not None) == (honest or check_states)
+
+
+def test_copies_run_after_scrubs_and_before_rows(layout: PagedLayout) -> None:
+    runner = runner_of(layout)
+    runner.run(Batch(step=0, new_requests=(new("a"),), rows=(chunk("a", layout, (7,)),)))
+    held, row = chunk("a", layout, (7,)), chunk("b", layout, (2,), start=1)
+    copies = tuple(zip(held.state_table, row.state_table, strict=True))
+    batch = Batch(step=1, new_requests=(new("b"),), rows=(row,), scrubs=tuple(row.state_table), copies=copies)
+    assert runner.run(batch).rows[0].token_ids == (9,)
+    runner.run(Batch(step=2, rows=(), copies=((row.state_table[0], 39),)))
+    assert float(runner.arena.recurrent[39 * layout.tiles_per_page, 0, 0]) == 9.0
+
+
+def test_other_tiers_are_not_the_runners(layout: PagedLayout) -> None:
+    transfer = Transfer(transfer_id=1, source=Tier.ARENA, target=Tier.HOST, pages=((1, 1),))
+    for batch in (Batch(step=4, rows=(), transfers=(transfer,)), Batch(step=4, rows=(), waits=True)):
+        with pytest.raises(InvariantError, match=r"Step 4 has \d transfers .* cache in no other tier"):
+            runner_of(layout).run(batch)
 
 
 def test_a_batch_without_rows_still_forgets(layout: PagedLayout) -> None:
@@ -150,15 +181,18 @@ def test_a_batch_without_rows_still_forgets(layout: PagedLayout) -> None:
         runner.run(Batch(step=2, rows=(chunk("a", layout, (1,), start=1, drawn=1),)))
 
 
-def test_logits_of_a_wrong_shape_are_the_models_fault(layout: PagedLayout) -> None:
+def test_output_of_a_wrong_shape_is_the_models_fault(layout: PagedLayout) -> None:
     class Wrong(SumModel):
-        def forward(self, inputs: StepInputs) -> Tensor:
-            return torch.zeros(2, VOCAB)
+        def forward(self, inputs: StepInputs) -> StepOutput:
+            return StepOutput(torch.zeros(samples, VOCAB), torch.ones(3 - samples, dtype=torch.bool))
 
+    batch = Batch(step=0, new_requests=(new("a"),), rows=(chunk("a", layout, (1,)),))
+    samples = 2
     with pytest.raises(InvariantError, match=r"logits for 1 rows. Given: shape \(2, 11\)"):
-        runner_of(layout, Wrong()).run(
-            Batch(step=0, new_requests=(new("a"),), rows=(chunk("a", layout, (1,)),))
-        )
+        runner_of(layout, Wrong()).run(batch)
+    samples = 1
+    with pytest.raises(InvariantError, match=r"1 rows whether they are finite. Given: shape \(2,\)"):
+        runner_of(layout, Wrong()).run(batch)
 
 
 def test_a_closed_runner_says_so(layout: PagedLayout) -> None:

@@ -49,7 +49,8 @@ class Kda(Protocol):
             beta: [tokens, heads], in (0, 1).
             state: head h's [v, k] matrix is dim / tile_rows tiles from
                 ``first_tile + h * dim / tile_rows`` on. Read when the row's start is above 0 (zeros
-                else), and rewritten with the state after the row's last token.
+                else), and rewritten with the state after the row's last token. Each of its snapshots
+                is written with the state after the token before its end.
             first_tile: tile of the state at which this layer's matrices start.
             ragged: the rows.
 
@@ -78,7 +79,7 @@ def check(
     """Check shapes; see `Kda`.
 
     Raises:
-        InvariantError: the shapes don't fit each other or the state.
+        InvariantError: the shapes don't fit each other or the state, or a snapshot doesn't fit its row.
     """
     tokens, heads, dim = q.shape
     for name, tensor in (("k", k), ("v", v), ("g", g)):

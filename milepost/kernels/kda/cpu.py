@@ -31,15 +31,18 @@ def kda(
     """See `milepost.kernels.kda.Kda`."""
     check(q, k, v, g, beta, state, first_tile, ragged)
     _, heads, dim = q.shape
-    plan = plan_rows(ragged, _SLAB_ELEMENTS // (heads * dim))
+    plan = plan_rows(ragged, _SLAB_ELEMENTS // (heads * dim), state.snapshots)
     if plan.chunk_rows.numel() == 0:
-        return _step(q, k, v, g, beta, state, state.table, first_tile, ragged.starts == 0).to(q.dtype)
+        out = _step(q, k, v, g, beta, state, state.table, first_tile, ragged.starts == 0)
+        _leave_steps(state, first_tile, heads * head_tiles(state), plan)
+        return out.to(q.dtype)
     out = torch.empty(q.shape, dtype=state.recurrent.dtype)
     if plan.step_rows.numel():
         at = plan.step_tokens
         fresh = ragged.starts[plan.step_rows] == 0
         table = state.table[plan.step_rows]
         out[at] = _step(q[at], k[at], v[at], g[at], beta[at], state, table, first_tile, fresh)
+        _leave_steps(state, first_tile, heads * head_tiles(state), plan)
     _chunks(q, k, v, g, beta, state, first_tile, ragged, plan, out)
     return out.to(q.dtype)
 
@@ -69,6 +72,14 @@ def _step(
     return o
 
 
+def _leave_steps(state: PagedState, first_tile: int, num_tiles: int, plan: Plan) -> None:
+    """Copy the new states of rows of one token to their snapshots."""
+    if plan.step_leaves.numel():
+        sources = state.tile_ids(first_tile, num_tiles)[plan.step_leaves]  # [leaving, tiles]
+        targets = state.snapshot_tile_ids(first_tile, num_tiles)[plan.step_snapshots]
+        state.recurrent[targets] = state.recurrent[sources]
+
+
 def _chunks(
     q: Tensor,
     k: Tensor,
@@ -86,5 +97,10 @@ def _chunks(
     tiles = state.tile_ids(first_tile, heads * head_tiles(state))[plan.chunk_rows]  # [chunked, tiles]
     matrices = state.recurrent[tiles].view(-1, heads, dim, dim)  # a copy, [chunked, heads, v, k]
     matrices[ragged.starts[plan.chunk_rows] == 0] = 0.0  # whatever lies in a fresh page is never read
-    chunk_rows(q, k, v, g, beta, matrices, plan, out)
+    snapshot_tiles = state.snapshot_tile_ids(first_tile, tiles.shape[1])  # [snapshots, tiles]
+
+    def leave(number: int, left: Tensor) -> None:
+        state.recurrent.index_copy_(0, snapshot_tiles[number], left.view(-1, *state.recurrent.shape[1:]))
+
+    chunk_rows(q, k, v, g, beta, matrices, plan, out, leave)
     state.recurrent[tiles] = matrices.view(*tiles.shape, *state.recurrent.shape[1:])

@@ -15,6 +15,7 @@ What doesn't depend on S is computed for many chunks at once, in `milepost.kerne
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -41,7 +42,15 @@ class _Pieces:
 
 
 def chunk_rows(
-    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor, plan: Plan, out: Tensor
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    state: Tensor,
+    plan: Plan,
+    out: Tensor,
+    leave: Callable[[int, Tensor], None],
 ) -> None:
     """Advance the plan's chunked rows.
 
@@ -54,6 +63,7 @@ def chunk_rows(
         state: [chunked rows, heads, v, k], updated in place; its dtype is the one computed in.
         plan: the batch's cut.
         out: [tokens, heads, dim], written at the chunked rows' tokens.
+        leave: takes a snapshot's number and its matrices [heads, v, k], which it must copy.
     """
     dtype = state.dtype
     operands = [x.to(dtype).contiguous() for x in (q, k, v, g.to(dtype).exp(), beta)]
@@ -62,6 +72,8 @@ def chunk_rows(
         for scan in slab.scans:
             o = _advance(pieces[scan.bucket], scan.begin, scan.end, state, scan.rows)
             _scatter(o, slab.buckets[scan.bucket], scan.begin, scan.end, out)
+            for row, number in scan.leaves:
+                leave(number, state[row])
 
 
 def _prepare(operands: list[Tensor], bucket: Bucket) -> _Pieces:

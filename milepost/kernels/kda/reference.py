@@ -25,9 +25,12 @@ def kda(
     check(q, k, v, g, beta, state, first_tile, ragged)
     _, heads, dim = q.shape
     dtype = state.recurrent.dtype
-    tiles = state.tile_ids(first_tile, heads * head_tiles(state))  # [rows, heads * head_tiles]
+    num_tiles = heads * head_tiles(state)
+    tiles = state.tile_ids(first_tile, num_tiles)  # [rows, num_tiles]
+    snapshot_tiles = state.snapshot_tile_ids(first_tile, num_tiles)  # [snapshots, num_tiles]
     o = torch.empty(q.shape, dtype=dtype)
     for row, start in enumerate(ragged.start_list):
+        wanted = {} if state.snapshots is None else {end: i for i, end in state.snapshots.of_row(row)}
         if start > 0:
             s = state.recurrent[tiles[row]].reshape(heads, dim, dim)  # [heads, v, k]
         else:
@@ -35,6 +38,8 @@ def kda(
         for t in range(ragged.offsets[row], ragged.offsets[row + 1]):
             q_t, k_t, v_t, g_t, beta_t = (x[t].to(dtype) for x in (q, k, v, g, beta))
             o[t], s = _step(q_t, k_t, v_t, g_t, beta_t, s)
+            if t + 1 in wanted:
+                state.recurrent[snapshot_tiles[wanted[t + 1]]] = s.reshape(-1, *state.recurrent.shape[1:])
         state.recurrent[tiles[row]] = s.reshape(-1, *state.recurrent.shape[1:])
     return o.to(q.dtype)
 

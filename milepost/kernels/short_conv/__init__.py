@@ -30,6 +30,8 @@ class ShortConv(Protocol):
             weight: [channels, taps], any float dtype; computed in at least float32.
             state: a row's window is the last ``taps - 1`` inputs, oldest first, flat [taps - 1, channels]
                 over the conv tiles. Read when the row's start is above 0 (zeros else), then rewritten.
+                Each of its snapshots is written with the window before its end, which is partly the
+                old window where the row has fewer tokens up to there.
             first_tile: tile of the state at which this layer's window starts.
             ragged: the rows.
 

@@ -21,10 +21,15 @@ def short_conv(u: Tensor, weight: Tensor, state: PagedState, first_tile: int, ra
     channels, taps = weight.shape
     window = taps - 1
     dtype = compute_dtype(u.dtype)
-    tiles = state.tile_ids(first_tile, window_tiles(state, window, channels))  # [rows, tiles]
+    num_tiles = window_tiles(state, window, channels)
+    tiles = state.tile_ids(first_tile, num_tiles)  # [rows, num_tiles]
     past = _read_windows(state.conv, tiles, window * channels).reshape(-1, window, channels).to(dtype)
     wide = u.to(dtype).contiguous()
-    y, newest = torch.empty_like(wide), torch.empty_like(past)
+    rows, ends = ragged.rows(), ragged.ends()
+    if state.snapshots is not None:
+        rows, ends = torch.cat([rows, state.snapshots.rows]), torch.cat([ends, state.snapshots.ends])
+        tiles = torch.cat([tiles, state.snapshot_tile_ids(first_tile, num_tiles)])
+    y, windows = torch.empty_like(wide), wide.new_empty(len(rows), window, channels)
     operands = (
         wide,
         weight.to(dtype).T.contiguous(),
@@ -32,9 +37,11 @@ def short_conv(u: Tensor, weight: Tensor, state: PagedState, first_tile: int, ra
         ragged.starts,
         ragged.cu_seqlens,
         ragged.row_ids(),
+        rows,
+        ends,
     )
-    convolve(taps * y.numel(), *arrays(*operands, y, newest))
-    _write_windows(state.conv, tiles, newest.flatten(1).to(state.conv.dtype))
+    convolve(taps * y.numel(), *arrays(*operands, y, windows))
+    _write_windows(state.conv, tiles, windows.flatten(1).to(state.conv.dtype))
     return functional.silu(y, inplace=True).to(u.dtype)
 
 
@@ -44,7 +51,7 @@ def _read_windows(conv: Tensor, tiles: Tensor, size: int) -> Tensor:
 
 
 def _write_windows(conv: Tensor, tiles: Tensor, windows: Tensor) -> None:
-    """Lay [rows, size] over each row's tiles; what the last tile holds behind it stays."""
+    """Lay each of [windows, size] over its tiles; what the last tile holds behind it stays."""
     width = conv.shape[1]
     whole, rest = divmod(windows.shape[1], width)
     if whole:

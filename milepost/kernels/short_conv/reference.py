@@ -19,7 +19,9 @@ def short_conv(u: Tensor, weight: Tensor, state: PagedState, first_tile: int, ra
     window = taps - 1
     dtype = compute_dtype(u.dtype)
     w = weight.to(dtype)
-    tiles = state.tile_ids(first_tile, window_tiles(state, window, channels))  # [rows, tiles]
+    num_tiles = window_tiles(state, window, channels)
+    tiles = state.tile_ids(first_tile, num_tiles)  # [rows, num_tiles]
+    snapshot_tiles = state.snapshot_tile_ids(first_tile, num_tiles)  # [snapshots, num_tiles]
     y = torch.empty(u.shape, dtype=dtype)
     for row, start in enumerate(ragged.start_list):
         begin, end = ragged.offsets[row], ragged.offsets[row + 1]
@@ -31,11 +33,13 @@ def short_conv(u: Tensor, weight: Tensor, state: PagedState, first_tile: int, ra
         for t in range(end - begin):
             y[begin + t] = (w.T * inputs[t : t + taps]).sum(0)
         _write_window(state.conv, tiles[row], inputs[end - begin :])
+        for index, at in [] if state.snapshots is None else state.snapshots.of_row(row):
+            _write_window(state.conv, snapshot_tiles[index], inputs[at - begin : at - begin + window])
     return torch.nn.functional.silu(y).to(u.dtype)
 
 
 def _write_window(conv: Tensor, tiles: Tensor, window: Tensor) -> None:
-    """Lay one row's window over its tiles; what the last tile holds behind it stays."""
+    """Lay one window over its tiles; what the last tile holds behind it stays."""
     flat = window.flatten().to(conv.dtype)
     for i, tile in enumerate(tiles.tolist()):
         piece = flat[i * conv.shape[1] : (i + 1) * conv.shape[1]]
