@@ -22,8 +22,12 @@ _BYTE_UNITS = {
 }
 
 
-def parse_bytes(value: str | int) -> int:
+def parse_bytes(value: str | int, *, name: str = "memory") -> int:
     """Read a byte count: 1073741824, "1073741824", "1GiB", "1.5 GB" (case does not matter).
+
+    Args:
+        value: the count.
+        name: the option that it is given for, for the error.
 
     Raises:
         ConfigError: not a positive byte count; the message shows the form.
@@ -33,7 +37,7 @@ def parse_bytes(value: str | int) -> int:
         units = ", ".join(_BYTE_UNITS)
         unit = value.lstrip(" 0123456789.") if isinstance(value, str) else ""
         raise ConfigError(
-            f"memory must be a positive number of bytes, such as 2GiB or 512MiB (units: {units}). "
+            f"{name} must be a positive number of bytes, such as 2GiB or 512MiB (units: {units}). "
             f"Given: {value!r}.{nearest(unit, _BYTE_UNITS) if unit else ''}"
         )
     return number

@@ -26,6 +26,7 @@ __all__ = [
     "LAYOUTS",
     "MEMORY_SHARE",
     "EngineConfig",
+    "ResolvedCache",
     "ResolvedConfig",
 ]
 
@@ -40,6 +41,10 @@ MEMORY_SHARE = 0.5
 
 # The thread pools behind the kernels crash when they are asked for more than the system starts.
 MAX_THREADS = 1024
+
+# Bytes of the secret behind the prefix keys: fewer can be guessed, more the hash does not take.
+MIN_KEY_BYTES = 16
+MAX_KEY_BYTES = 64
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,6 +69,17 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         threads: CPU threads of the kernels; None is all usable cores.
         served_model_name: the name the server answers to; None is the folder's name.
         check_states: also check every step that the recurrent states are finite (slow; for debugging).
+        prefix_cache: whether requests resume from snapshots that earlier ones left.
+        match_unit: tokens between prefix keys; "block" is the layout's block size. Smaller finds longer
+            shared prefixes of prompts that part where nobody foresaw it, at more hashing.
+        snapshot_policy: where snapshots stand, such as "adaptive" or "turns+branch+every(8192)".
+        eviction: what goes first when pages are needed, such as "value" or "marconi(alpha=0.5)".
+        host_cache: bytes of host memory beside the arena for what was evicted, as `memory`; None for none.
+        disk_cache: a folder and the bytes that its pages may take, "PATH,20GiB", for what survives a
+            restart; None for none.
+        cache_key: the secret behind the prefix keys, 16 to 64 bytes in hexadecimal; None takes the disk
+            cache's own, or draws one a process.
+        wait_for_leaders: whether a request waits for a snapshot that another one is computing right now.
 
     Raises:
         ConfigError: a value of the wrong kind or out of range, with the limit.
@@ -83,6 +99,14 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     threads: int | None = None
     served_model_name: str | None = None
     check_states: bool = False
+    prefix_cache: bool = True
+    match_unit: int | str = 16
+    snapshot_policy: str = "adaptive"
+    eviction: str = "value"
+    host_cache: int | str | None = None
+    disk_cache: str | None = None
+    cache_key: str | None = None
+    wait_for_leaders: bool = True
 
     def __post_init__(self) -> None:
         _text("model", self.model)
@@ -104,8 +128,28 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             _text("served_model_name", self.served_model_name)
             if any("\ud800" <= char <= "\udfff" for char in self.served_model_name):
                 raise ConfigError(f"served_model_name must be UTF-8. Given: {self.served_model_name!r}.")
-        if not isinstance(self.check_states, bool):
-            raise ConfigError(f"check_states must be true or false. Given: {self.check_states!r}.")
+        _flag("check_states", self.check_states)
+        self._check_cache()
+
+    def _check_cache(self) -> None:
+        _flag("prefix_cache", self.prefix_cache)
+        _flag("wait_for_leaders", self.wait_for_leaders)
+        _match_unit(self.match_unit, 1)
+        # What they may say is known to `milepost.prefix`, which the composition root asks first thing.
+        _text("snapshot_policy", self.snapshot_policy)
+        _text("eviction", self.eviction)
+        if self.host_cache is not None:
+            parse_bytes(self.host_cache, name="host_cache")
+        if self.disk_cache is not None:
+            _disk_cache(self.disk_cache)
+        if self.cache_key is not None:
+            _secret(self.cache_key)
+        for name in ("host_cache", "disk_cache"):
+            if not self.prefix_cache and getattr(self, name) is not None:
+                raise ConfigError(
+                    f"{name} must be left out when prefix_cache is off: there is nothing to keep. "
+                    f"Given: {getattr(self, name)!r}."
+                )
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> EngineConfig:
@@ -151,6 +195,47 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             "recurrent_itemsize": DTYPE_ITEMSIZE[self.resolved_recurrent_dtype],
         }
 
+    def resolved_cache(self, block_size: int) -> ResolvedCache | None:
+        """The prefix cache's numbers, None when it is off.
+
+        Args:
+            block_size: tokens of a block of the layout that the engine runs on.
+        """
+        if not self.prefix_cache:
+            return None
+        disk_path, disk_bytes = (None, 0) if self.disk_cache is None else _disk_cache(self.disk_cache)
+        return ResolvedCache(
+            match_unit=_match_unit(self.match_unit, block_size),
+            snapshot_policy=self.snapshot_policy,
+            eviction=self.eviction,
+            host_bytes=0 if self.host_cache is None else parse_bytes(self.host_cache, name="host_cache"),
+            disk_path=disk_path,
+            disk_bytes=disk_bytes,
+            secret=None if self.cache_key is None else _secret(self.cache_key),
+            wait_for_leaders=self.wait_for_leaders,
+        )
+
+
+class ResolvedCache(msgspec.Struct, frozen=True, kw_only=True):
+    """The prefix cache's numbers; see `EngineConfig` for their meaning.
+
+    Attributes:
+        match_unit: tokens between prefix keys.
+        host_bytes: of the host tier, 0 for none.
+        disk_path: the disk tier's folder, None for no such tier.
+        disk_bytes: what it may hold.
+        secret: behind the prefix keys; None when it is the disk tier's own or the process draws one.
+    """
+
+    match_unit: int
+    snapshot_policy: str
+    eviction: str
+    host_bytes: int
+    disk_path: str | None
+    disk_bytes: int
+    secret: bytes | None
+    wait_for_leaders: bool
+
 
 class ResolvedConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The engine's numbers; see `EngineConfig` for their meaning. Built by `milepost.memory.sizing.resolve`.
@@ -159,6 +244,7 @@ class ResolvedConfig(msgspec.Struct, frozen=True, kw_only=True):
         num_pages: pages of the arena, the dummy page counted.
         memory_bytes: bytes of the arena, ``num_pages * page_bytes``.
         notes: what the user should know of these numbers at start, a sentence or two each.
+        cache: the prefix cache's numbers, None when it is off.
     """
 
     dtype: str
@@ -174,6 +260,7 @@ class ResolvedConfig(msgspec.Struct, frozen=True, kw_only=True):
     threads: int
     served_model_name: str
     check_states: bool
+    cache: ResolvedCache | None
     notes: tuple[str, ...] = ()
 
 
@@ -193,3 +280,46 @@ def _text(name: str, value: object) -> None:
 def _choice(name: str, value: object, known: Collection[str]) -> None:
     if value not in known:
         raise ConfigError(one_of(name, value, known))
+
+
+def _flag(name: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise ConfigError(f"{name} must be true or false. Given: {value!r}.")
+
+
+def _match_unit(value: int | str, block_size: int) -> int:
+    """Tokens of a match unit; "block" is a block's."""
+    if value == "block":
+        return block_size
+    if isinstance(value, str):
+        raise ConfigError(f'match_unit must be a number of tokens or "block". Given: {value!r}.')
+    _integer("match_unit", value, low=1)
+    return value
+
+
+def _disk_cache(value: object) -> tuple[str, int]:
+    """The folder and the bytes of "PATH,20GiB"; a path may hold commas, a size has none."""
+    path, comma, size = value.rpartition(",") if isinstance(value, str) else ("", "", "")
+    if not comma or not path.strip() or not size.strip() or "\0" in path:
+        raise ConfigError(
+            'disk_cache must be a folder and the bytes that it may hold, such as "cache,20GiB". '
+            f"Given: {value!r}."
+        )
+    return path.strip(), parse_bytes(size, name="disk_cache's size")
+
+
+def _secret(value: object) -> bytes:
+    """The bytes of a cache key; its text never stands in an error, since logs keep those."""
+    limit = f"{2 * MIN_KEY_BYTES} to {2 * MAX_KEY_BYTES} hexadecimal digits"
+    if not isinstance(value, str):
+        raise ConfigError(f"cache_key must be a string of {limit}. Given: {type(value).__name__}.")
+    try:
+        secret = bytes.fromhex(value)
+    except ValueError:
+        secret = b""
+    if not MIN_KEY_BYTES <= len(secret) <= MAX_KEY_BYTES:
+        raise ConfigError(
+            f"cache_key must be {limit}. Given: {len(value)} characters, not shown. "
+            "Draw one with: openssl rand -hex 32"
+        )
+    return secret

@@ -30,11 +30,13 @@ __all__ = [
     "Transfer",
     "TransferResult",
     "Usage",
+    "check_cache_salt",
 ]
 
 MAX_LOGPROBS = 20
 MAX_STOP_STRINGS = 16
 MAX_STOP_CHARS = 4096
+MAX_SALT_CHARS = 256
 
 
 class FinishReason(enum.Enum):
@@ -169,6 +171,24 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     message_ends: tuple[int, ...] = ()
     cache_salt: str = ""
     output_reusable: bool = True
+
+
+def check_cache_salt(salt: object) -> str:
+    """A request's cache salt as it may be used; fronts call it before they build a `Request`.
+
+    Raises:
+        RequestError: not a string, too long, or no Unicode text.
+    """
+    if not isinstance(salt, str):
+        raise RequestError(f"cache_salt must be a string. Given: {salt!r:.60}.", param="cache_salt")
+    # A salt is a secret: errors, which logs keep, don't show it.
+    if len(salt) > MAX_SALT_CHARS:
+        raise RequestError(
+            f"cache_salt must be at most {MAX_SALT_CHARS} characters. Given: {len(salt)}.", param="cache_salt"
+        )
+    if any("\ud800" <= char <= "\udfff" for char in salt):
+        raise RequestError("cache_salt must be Unicode text. Given: half a character.", param="cache_salt")
+    return salt
 
 
 class NewRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -23,13 +23,15 @@ class EncodedPrompt(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         token_ids: the whole prompt, generation prefix included.
         message_ends: token positions at which each message ends, ascending; all lie before the
-            generation prefix.
+            generation prefix, and before whatever the next turn's prompt will not repeat in its place.
         thinking: whether the generation prefix opens a thinking channel.
+        output_reusable: whether the next turn's prompt is expected to hold the reply as it is drawn.
     """
 
     token_ids: tuple[int, ...]
     message_ends: tuple[int, ...]
     thinking: bool = False
+    output_reusable: bool = True
 
 
 class ChatEncoding(Protocol):
@@ -89,6 +91,11 @@ class TokenWriter:
         """Note that a message ends here."""
         self._ends.append(len(self._ids))
 
-    def prompt(self, *, thinking: bool) -> EncodedPrompt:
+    def prompt(self, *, thinking: bool, output_reusable: bool = True) -> EncodedPrompt:
         """What was written."""
-        return EncodedPrompt(token_ids=tuple(self._ids), message_ends=tuple(self._ends), thinking=thinking)
+        return EncodedPrompt(
+            token_ids=tuple(self._ids),
+            message_ends=tuple(self._ends),
+            thinking=thinking,
+            output_reusable=output_reusable,
+        )

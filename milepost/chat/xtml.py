@@ -102,10 +102,11 @@ class XtmlEncoding:
             else:
                 out.message(message.parts, **_role_attributes(message))
         if choice in _CHOICE_TEXT:
-            out.system("tool-choice", _CHOICE_TEXT[choice])
+            out.system("tool-choice", _CHOICE_TEXT[choice], lasting=False)
         out.open("message", role="assistant")
         out.open("think" if think else "response")
-        return out.prompt(thinking=think)
+        reusable = choice not in _CHOICE_TEXT and (not think or _reasoning_comes_back(checked))
+        return out.prompt(thinking=think, output_reusable=reusable)
 
     def reply_parser(self, prompt: EncodedPrompt) -> ReplyParser:
         """A parser that starts in the channel which the generation prefix of `prompt` opened."""
@@ -141,11 +142,12 @@ class _XtmlWriter(TokenWriter):
         self.text(text)
         self.close(tag)
 
-    def end(self) -> None:
-        """Close the message and end it."""
+    def end(self, *, lasting: bool = True) -> None:
+        """Close the message and end it; one that is not `lasting` is elsewhere in the next turn, or gone."""
         self.close("message")
         self.marker(self._markers.end)
-        self.end_message()
+        if lasting:
+            self.end_message()
 
     def message(self, parts: Sequence[str], **attributes: str) -> None:
         """A message that holds nothing but text; each part is tokenised on its own."""
@@ -154,9 +156,17 @@ class _XtmlWriter(TokenWriter):
             self.text(part)
         self.end()
 
-    def system(self, kind: str, text: str) -> None:
+    def system(self, kind: str, text: str, *, lasting: bool = True) -> None:
         """A system message of Milepost's own making."""
-        self.message((text,), role="system", type=kind)
+        self.open("message", role="system", type=kind)
+        self.text(text)
+        self.end(lasting=lasting)
+
+
+def _reasoning_comes_back(messages: Sequence[Message]) -> bool:
+    """Whether this client sends earlier reasoning along: it did for the last reply. Most never do."""
+    replies = [message for message in messages if message.role is Role.ASSISTANT]
+    return bool(replies) and bool((replies[-1].reasoning or "").strip())
 
 
 def _write_assistant(out: _XtmlWriter, message: Message, thinking: bool, path: str) -> None:

@@ -16,6 +16,7 @@ import click
 
 from milepost import __version__
 from milepost.cli.chat import chat
+from milepost.cli.explain import explain
 from milepost.cli.export_toy import export_toy
 from milepost.cli.generate import generate
 from milepost.cli.inspect_checkpoint import inspect_checkpoint
@@ -49,7 +50,7 @@ def commands() -> None:
     """
 
 
-for command in (generate, chat, serve, inspect_checkpoint, export_toy):
+for command in (generate, chat, serve, explain, inspect_checkpoint, export_toy):
     commands.add_command(command)
 
 

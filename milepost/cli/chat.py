@@ -23,7 +23,7 @@ from milepost.cli.options import (
 from milepost.cli.print_reply import print_reply
 from milepost.cli.terminal import interrupts_to, notes, print_error
 from milepost.errors import ExecutionError, RequestError
-from milepost.types import FinishReason, RequestOutput, SamplingParams
+from milepost.types import FinishReason, RequestOutput, SamplingParams, Usage
 
 if TYPE_CHECKING:
     from milepost.llm import LLM, ChatStream
@@ -35,7 +35,7 @@ HELP = "/reset starts over, /exit or Ctrl-D leaves, Ctrl-C ends a reply."
 
 @click.command(
     epilog=examples(
-        "milepost chat",
+        "milepost chat --stats",
         'milepost chat path/to/checkpoint --temperature 0.7 --system "Be brief."',
         "printf 'The code for jade is 31.\\nWhat is the code for jade?\\n' | milepost chat",
     )
@@ -43,6 +43,7 @@ HELP = "/reset starts over, /exit or Ctrl-D leaves, Ctrl-C ends a reply."
 @model_argument
 @click.option("--system", metavar="TEXT", help="A system message to start from.")
 @click.option("--thinking/--no-thinking", default=None, help="The model's default else.")
+@click.option("--stats", is_flag=True, help="After each reply: how much of the prompt was cached.")
 @sampling_options
 @engine_options
 def chat(
@@ -50,6 +51,7 @@ def chat(
     model: Path,
     system: str | None,
     thinking: bool | None,
+    stats: bool,
     **options: Any,  # noqa: ANN401  # the shared options, checked where they are taken
 ) -> None:
     """Talk with the model; it remembers the conversation.
@@ -60,7 +62,7 @@ def chat(
     sampling = take_sampling(options)
     config = take_engine_config(model, options)
     with open_llm(config) as llm:
-        conversation = _Conversation(llm, sampling, system, thinking)
+        conversation = _Conversation(llm, sampling, system, thinking, stats=stats)
         if sys.stdin.isatty():
             _talk(conversation, llm.config.served_model_name)
         else:
@@ -103,8 +105,17 @@ def _piped_lines() -> Iterator[str]:
 class _Conversation:
     """The messages so far, and how the next one is answered."""
 
-    def __init__(self, llm: LLM, sampling: SamplingParams, system: str | None, thinking: bool | None) -> None:
+    def __init__(
+        self,
+        llm: LLM,
+        sampling: SamplingParams,
+        system: str | None,
+        thinking: bool | None,
+        *,
+        stats: bool,
+    ) -> None:
         self._llm = llm
+        self._stats = stats
         self._sampling = sampling
         self._thinking = thinking
         self._start: list[dict[str, Any]] = [] if system is None else [{"role": "system", "content": system}]
@@ -158,7 +169,14 @@ class _Conversation:
             notes().print("(cut off by a length limit; see --max-tokens)", style="dim")
         elif reason is FinishReason.ABORT:
             notes().print("(interrupted)", style="dim")
+        if self._stats:
+            notes().print(_usage_line(outputs[-1].usage), style="dim")
         return reply
+
+
+def _usage_line(usage: Usage) -> str:
+    cached, computed = usage.cached_tokens, usage.prompt_tokens - usage.cached_tokens
+    return f"(prompt: {cached:,} tokens cached, {computed:,} computed; reply: {usage.output_tokens:,})"
 
 
 def _as_message(reply: Reply) -> dict[str, Any]:

@@ -50,8 +50,10 @@ class RunFigures:
     def table(self) -> Table:
         """The figures for a reader."""
         prompt = sum(usage.prompt_tokens for usage in self._usages.values())
+        cached = sum(usage.cached_tokens for usage in self._usages.values())
         output = sum(usage.output_tokens for usage in self._usages.values())
         figures = {"ready after": f"{self._load_seconds:.2f} s", "prompt tokens": f"{prompt:,}"}
+        figures["cached of them"] = f"{cached:,}"
         figures["output tokens"] = f"{output:,}"
         if self._first is not None:
             figures["time to first token"] = f"{1000 * (self._first - self._started):.0f} ms"

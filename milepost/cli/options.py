@@ -36,6 +36,16 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 DEFAULT_MAX_TOKENS = 256
 
+# A command line can be read by everyone on the machine, an environment cannot.
+CACHE_KEY_VARIABLE = "MILEPOST_CACHE_KEY"
+
+
+def _number_or_word(
+    _context: click.Context, _parameter: click.Parameter, value: str | None
+) -> int | str | None:
+    """Digits as a number; whether a word is known, `EngineConfig` checks."""
+    return int(value) if value is not None and value.isdecimal() else value
+
 
 def _or_default(text: str, option: str) -> str:
     """A help text that ends with the default that `EngineConfig` has for the option."""
@@ -88,6 +98,53 @@ _ENGINE_OPTIONS = {
         "--kernels",
         metavar="|".join(KERNELS),
         help=_or_default("Backend; reference is slow and written to be read.", "kernels"),
+    ),
+    "prefix_cache": click.option(
+        "--prefix-cache/--no-prefix-cache",
+        default=None,
+        help="Resume from what earlier requests left.  [default: on]",
+    ),
+    "match_unit": click.option(
+        "--match-unit",
+        callback=_number_or_word,
+        metavar="TOKENS|block",
+        help=_or_default("Tokens between prefix keys; block is a KV block's.", "match_unit"),
+    ),
+    "snapshot_policy": click.option(
+        "--snapshot-policy",
+        metavar="NAMES",
+        help=_or_default(
+            "Where snapshots of the state stand, such as turns+branch+every(8192).", "snapshot_policy"
+        ),
+    ),
+    "eviction": click.option(
+        "--eviction",
+        metavar="lru|marconi|value",
+        help=_or_default(
+            "What goes first when pages are needed; takes parameters: marconi(alpha=0.5).", "eviction"
+        ),
+    ),
+    "host_cache": click.option(
+        "--host-cache",
+        metavar="SIZE",
+        help="Host memory beside the arena for evicted snapshots and their KV.",
+    ),
+    "disk_cache": click.option(
+        "--disk-cache",
+        metavar="PATH,SIZE",
+        help="The same on disk, which survives a restart; such as cache,20GiB.",
+    ),
+    "cache_key": click.option(
+        "--cache-key",
+        metavar="HEX",
+        envvar=CACHE_KEY_VARIABLE,
+        help=f"Secret behind the prefix keys; ${CACHE_KEY_VARIABLE} shows it to nobody.  "
+        "[default: the disk cache's, else random]",
+    ),
+    "wait_for_leaders": click.option(
+        "--wait-for-leaders/--no-wait-for-leaders",
+        default=None,
+        help="Wait for a prefix that another request computes right now.  [default: on]",
     ),
 }
 

@@ -13,19 +13,24 @@ import contextlib
 import logging
 import threading
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from concurrent.futures import Future
 from functools import partial
+from typing import Any, TypeVar
 
 import msgspec
 
 from milepost.engine.engine import Engine, failure_sentence
 from milepost.engine.reports import EngineStats
 from milepost.errors import EngineStoppedError, MilepostError, RequestError
+from milepost.prefix.reports import Explanation
 from milepost.scheduler.limits import Limits
 from milepost.types import FinishReason, Request, RequestOutput, Usage
 
 __all__ = ["AsyncEngine", "OutputStream"]
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class OutputStream:
@@ -90,8 +95,8 @@ class OutputStream:
 class AsyncEngine:
     """Runs an `Engine` in a thread of its own, from construction until `stop`.
 
-    `submit`, `stream`, `drain` and `stop` belong on an event loop (any, also several); `abort`,
-    `limits` and `stats` are safe from any thread.
+    `submit`, `stream`, `explain`, `reset_cache`, `drain` and `stop` belong on an event loop (any, also
+    several); `abort`, `limits` and `stats` are safe from any thread.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -101,6 +106,7 @@ class AsyncEngine:
         self._changed = threading.Condition(lock)
         self._idle = threading.Condition(lock)
         self._commands: list[Callable[[], None]] = []
+        self._questions: set[Future[Any]] = set()
         # Submitted and neither ended nor closed; and what is in the engine now. An id that is closed
         # and submitted again is for a moment another stream in each.
         self._open: dict[str, OutputStream] = {}
@@ -170,6 +176,24 @@ class AsyncEngine:
         """End a request, whoever reads it; its stream gets a last output. Unknown ids are ignored."""
         self._command(partial(self._abort_id, request_id))
 
+    async def explain(self, prompt_token_ids: Sequence[int], *, cache_salt: str = "") -> Explanation:
+        """What a prompt would hit between this step and the next; see `Engine.explain`.
+
+        Raises:
+            RequestError, ConfigError: as there.
+            EngineStoppedError: the engine is stopped or has failed.
+        """
+        return await self._ask(partial(self._engine.explain, prompt_token_ids, cache_salt=cache_salt))
+
+    async def reset_cache(self) -> int:
+        """Drop all that is cached, between two steps; see `Engine.reset_cache`.
+
+        Raises:
+            ConfigError: as there.
+            EngineStoppedError: the engine is stopped or has failed.
+        """
+        return await self._ask(self._engine.reset_cache)
+
     async def drain(self, seconds: float | None = None) -> bool:
         """Refuse new requests and wait until the others have ended, for at most `seconds`.
 
@@ -195,6 +219,17 @@ class AsyncEngine:
             if not self._stopped:
                 self._commands.append(command)
                 self._changed.notify()
+
+    async def _ask(self, question: Callable[[], T]) -> T:
+        """What the engine's thread answers, once it gets to it."""
+        answer: Future[T] = Future()
+        with self._changed:
+            if self._stopped or self.failure is not None:
+                raise EngineStoppedError(f"{self.failure or self._refusal} It answers nothing any more.")
+            self._questions.add(answer)
+            self._commands.append(partial(self._answer, question, answer))
+            self._changed.notify()
+        return await asyncio.wrap_future(answer)
 
     def _on_close(self, stream: OutputStream) -> None:
         with self._changed:
@@ -247,6 +282,16 @@ class AsyncEngine:
         else:
             with self._changed:
                 self._live[request.request_id] = stream
+
+    def _answer(self, question: Callable[[], T], answer: Future[T]) -> None:
+        with self._changed:
+            self._questions.discard(answer)
+        if not answer.set_running_or_notify_cancel():
+            return  # whoever asked is gone
+        try:
+            answer.set_result(question())
+        except Exception as error:  # noqa: BLE001 - it belongs to the one who asked
+            answer.set_exception(error)
 
     def _abort(self, stream: OutputStream) -> None:
         if self._live.get(stream.request_id) is stream:
@@ -313,10 +358,19 @@ class AsyncEngine:
         except Exception:
             logger.exception("The engine could not be closed cleanly")
         self._end_all(reason, error)
+        self._leave_unanswered(error)
         self._stats = self._engine.stats()
         with self._changed:
             self._busy = False
             self._idle.notify_all()
+
+    def _leave_unanswered(self, error: str | None) -> None:
+        """Nobody waits for an answer of a thread that has ended."""
+        with self._changed:
+            questions, self._questions = self._questions, set()
+        for answer in questions:
+            if answer.set_running_or_notify_cancel():
+                answer.set_exception(EngineStoppedError(error or "The engine is stopped."))
 
     def _end_all(self, reason: FinishReason, error: str | None) -> None:
         with self._changed:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from milepost.engine.detokenizer import Detokenizer, TokenDecoder
 from milepost.engine.executor import Executor
 from milepost.engine.reports import EngineObserver, EngineStats
-from milepost.errors import EngineStoppedError
+from milepost.errors import ConfigError, EngineStoppedError
+from milepost.prefix.reports import Explanation
 from milepost.scheduler.limits import Limits
 from milepost.scheduler.reports import TokenUpdate
 from milepost.scheduler.scheduler import Scheduler
@@ -162,7 +163,38 @@ class Engine:
             output_tokens=self._output_tokens,
             finished=dict(self._finished),
             failure=self._failure,
+            cache=self._scheduler.cache_stats(),
         )
+
+    def explain(self, prompt_token_ids: Sequence[int], *, cache_salt: str = "") -> Explanation:
+        """What a prompt would hit now, and why not more; changes nothing.
+
+        Raises:
+            RequestError: such a prompt can't be served.
+            ConfigError: the prefix cache is off.
+        """
+        prompt = Request(
+            request_id="explain", prompt_token_ids=tuple(prompt_token_ids), cache_salt=cache_salt
+        )
+        self.limits.validate(prompt)
+        self._check_cache()
+        return self._scheduler.explain(prompt.prompt_token_ids, cache_salt)
+
+    def reset_cache(self) -> int:
+        """Drop all that is cached; what running requests use stays with them alone.
+
+        Returns:
+            snapshots dropped.
+
+        Raises:
+            ConfigError: the prefix cache is off.
+        """
+        self._check_cache()
+        return self._scheduler.reset_cache()
+
+    def _check_cache(self) -> None:
+        if self._scheduler.cache_stats() is None:
+            raise ConfigError("The prefix cache is off (prefix_cache). Start the engine with it.")
 
     def _output(self, update: TokenUpdate, now: float) -> RequestOutput:
         live = self._live[update.request_id]

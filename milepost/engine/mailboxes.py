@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 from milepost.engine.engine import Engine
 from milepost.types import Request, RequestOutput
 
 __all__ = ["Mailboxes"]
+
+T = TypeVar("T")
 
 
 class Mailboxes:
@@ -61,6 +64,11 @@ class Mailboxes:
             last = self._engine.abort(request_id)
             mail = self._mail.pop(request_id, [])
             return mail if last is None else [*mail, last]
+
+    def ask(self, question: Callable[[Engine], T]) -> T:
+        """Ask the engine something between two steps."""
+        with self._lock:
+            return question(self._engine)
 
     def close(self) -> None:
         """End everything that is alive, with a last output in its mailbox, and close the engine."""

@@ -7,6 +7,7 @@ from typing import Protocol
 
 import msgspec
 
+from milepost.prefix.reports import CacheStats
 from milepost.scheduler.reports import SchedulerStats
 from milepost.types import FinishReason, Usage
 
@@ -22,6 +23,7 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
         output_tokens: tokens drawn and handed out.
         finished: requests ended, by reason; reasons that never came are 0.
         failure: why the engine takes no more requests after the executor failed, else None.
+        cache: the prefix cache, None when it is off.
     """
 
     scheduler: SchedulerStats
@@ -29,6 +31,7 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens: int
     finished: Mapping[FinishReason, int]
     failure: str | None
+    cache: CacheStats | None
 
 
 class EngineObserver(Protocol):

@@ -9,7 +9,7 @@ from itertools import count
 from types import TracebackType
 from typing import Any
 
-from milepost.chat.encoding import ChatEncoding
+from milepost.chat.encoding import ChatEncoding, EncodedPrompt
 from milepost.chat.reply import ReplyParser, collect_reply
 from milepost.chat.tokenizer import Tokenizer
 from milepost.config import EngineConfig, ResolvedConfig
@@ -22,7 +22,8 @@ from milepost.llm.results import ChatCompletion, Completion, completion_of
 from milepost.llm.streams import ChatStream, TokenStream, raise_if_failed
 from milepost.memory.layout import TiledLayout
 from milepost.models.weights import Progress
-from milepost.types import Request, RequestOutput, SamplingParams
+from milepost.prefix.reports import Explanation
+from milepost.types import Request, RequestOutput, SamplingParams, check_cache_salt
 
 __all__ = ["LLM"]
 
@@ -84,20 +85,66 @@ class LLM:
 
     def stats(self) -> EngineStats:
         """The engine's counters."""
-        return self._loaded.engine.stats()
+        return self._mailboxes.ask(lambda engine: engine.stats())
 
     def close(self) -> None:
         """Give the arena's memory back; the object answers nothing afterwards. Safe to call twice."""
         self._mailboxes.close()
 
+    def explain(
+        self,
+        prompt: Prompt | None = None,
+        *,
+        messages: Messages | None = None,
+        cache_salt: str = "",
+        **form: Any,  # noqa: ANN401  # as of `chat`
+    ) -> Explanation:
+        """What a prompt or a conversation would hit in the prefix cache now, and why not more.
+
+        Args:
+            prompt: text or token ids; or
+            messages: a conversation.
+            cache_salt: as of `generate`.
+            form: the other arguments of `ChatEncoding.encode`, with messages.
+
+        Raises:
+            RequestError: it can't be served, or not exactly one of prompt and messages is given.
+            ConfigError: the prefix cache is off.
+        """
+        if (prompt is None) == (messages is None):
+            given = "neither" if prompt is None else "both"
+            raise RequestError(f"Give a prompt or messages, one of them. Given: {given}.", param="prompt")
+        if messages is not None:
+            request, _ = self._chat_request(messages, None, form, cache_salt)
+        else:
+            assert prompt is not None  # just seen
+            if form:
+                raise ConfigError(f"{next(iter(form))} means something with messages only. Leave it out.")
+            request = self._prompt_request(prompt, None, cache_salt)
+        ids = request.prompt_token_ids
+        return self._mailboxes.ask(lambda engine: engine.explain(ids, cache_salt=cache_salt))
+
+    def reset_cache(self) -> int:
+        """Drop all that the prefix cache holds; returns the number of snapshots.
+
+        Raises:
+            ConfigError: the prefix cache is off.
+        """
+        return self._mailboxes.ask(lambda engine: engine.reset_cache())
+
     def generate(
-        self, prompts: Prompt | Sequence[Prompt], sampling: SamplingParams | None = None
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling: SamplingParams | None = None,
+        *,
+        cache_salt: str = "",
     ) -> list[Completion]:
         """Continue prompts, all of them together.
 
         Args:
             prompts: one prompt or several, each as text or as token ids.
             sampling: how tokens are drawn and when a reply ends.
+            cache_salt: only calls with the same one resume from each other's snapshots.
 
         Returns:
             one completion a prompt, in their order.
@@ -108,13 +155,15 @@ class LLM:
             ExecutionError: a request failed while it ran; the others are aborted.
         """
         listed = _listed(prompts)
-        requests = [self._prompt_request(prompt, sampling) for prompt in listed]
+        requests = [self._prompt_request(prompt, sampling, cache_salt) for prompt in listed]
         return [completion_of(outputs) for outputs in self._run(requests)]
 
     def chat(
         self,
         messages: Messages,
         sampling: SamplingParams | None = None,
+        *,
+        cache_salt: str = "",
         **form: Any,  # noqa: ANN401
     ) -> ChatCompletion:
         """Answer a conversation.
@@ -122,21 +171,24 @@ class LLM:
         Args:
             messages: OpenAI-style messages.
             sampling: how tokens are drawn and when the reply ends.
+            cache_salt: as of `generate`.
             form: the other arguments of `ChatEncoding.encode`, such as ``thinking=True``.
 
         Raises:
             RequestError, ExecutionError: as `generate`.
         """
-        return self.chat_all([messages], sampling, **form)[0]
+        return self.chat_all([messages], sampling, cache_salt=cache_salt, **form)[0]
 
     def chat_all(
         self,
         conversations: Sequence[Messages],
         sampling: SamplingParams | None = None,
+        *,
+        cache_salt: str = "",
         **form: Any,  # noqa: ANN401  # the encoding checks names and values
     ) -> list[ChatCompletion]:
         """Answer conversations, all of them together; see `chat`."""
-        pairs = [self._chat_request(messages, sampling, form) for messages in conversations]
+        pairs = [self._chat_request(messages, sampling, form, cache_salt) for messages in conversations]
         runs = self._run([request for request, _ in pairs])
         return [
             ChatCompletion(
@@ -146,47 +198,50 @@ class LLM:
             for (_, parser), outputs in zip(pairs, runs, strict=True)
         ]
 
-    def stream(self, prompt: Prompt, sampling: SamplingParams | None = None) -> TokenStream:
+    def stream(
+        self, prompt: Prompt, sampling: SamplingParams | None = None, *, cache_salt: str = ""
+    ) -> TokenStream:
         """Continue one prompt, token by token; see `generate` for arguments and errors."""
-        request = self._prompt_request(prompt, sampling)
+        request = self._prompt_request(prompt, sampling, cache_salt)
         return TokenStream(self._mailboxes, request)
 
     def stream_chat(
         self,
         messages: Messages,
         sampling: SamplingParams | None = None,
+        *,
+        cache_salt: str = "",
         **form: Any,  # noqa: ANN401
     ) -> ChatStream:
         """Answer a conversation as it comes; see `chat` for arguments and errors."""
-        request, parser = self._chat_request(messages, sampling, form)
+        request, parser = self._chat_request(messages, sampling, form, cache_salt)
         return ChatStream(TokenStream(self._mailboxes, request), parser)
 
-    def _prompt_request(self, prompt: Prompt, sampling: SamplingParams | None) -> Request:
+    def _prompt_request(self, prompt: Prompt, sampling: SamplingParams | None, cache_salt: str) -> Request:
         if isinstance(prompt, str):
-            return self._request(tuple(self.tokenizer.encode(prompt)), (), sampling)
-        if isinstance(prompt, bytes | Mapping) or not isinstance(prompt, Iterable):
+            prompt = self.tokenizer.encode(prompt)
+        elif isinstance(prompt, bytes | Mapping) or not isinstance(prompt, Iterable):
             raise RequestError(
                 f"A prompt must be text or token ids. Given: {type(prompt).__name__}.", param="prompts"
             )
-        return self._request(tuple(prompt), (), sampling)
+        return self._request(EncodedPrompt(token_ids=tuple(prompt), message_ends=()), sampling, cache_salt)
 
     def _chat_request(
-        self, messages: Messages, sampling: SamplingParams | None, form: Mapping[str, Any]
+        self, messages: Messages, sampling: SamplingParams | None, form: Mapping[str, Any], cache_salt: str
     ) -> tuple[Request, ReplyParser]:
         encoding = self._loaded.encoding
         _check_form(encoding, form)
         prompt = encoding.encode(messages, **form)
-        request = self._request(prompt.token_ids, prompt.message_ends, sampling)
-        return request, encoding.reply_parser(prompt)
+        return self._request(prompt, sampling, cache_salt), encoding.reply_parser(prompt)
 
-    def _request(
-        self, token_ids: tuple[int, ...], message_ends: tuple[int, ...], sampling: SamplingParams | None
-    ) -> Request:
+    def _request(self, prompt: EncodedPrompt, sampling: SamplingParams | None, cache_salt: str) -> Request:
         request = Request(
             request_id=f"llm-{next(self._numbers)}",
-            prompt_token_ids=token_ids,
+            prompt_token_ids=prompt.token_ids,
             sampling=sampling or SamplingParams(),
-            message_ends=message_ends,
+            message_ends=prompt.message_ends,
+            cache_salt=check_cache_salt(cache_salt),
+            output_reusable=prompt.output_reusable,
         )
         self._loaded.engine.limits.validate(request)
         return request

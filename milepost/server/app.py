@@ -14,6 +14,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from milepost.errors import MilepostError
+from milepost.server.cache_api import explain_cache, reset_cache
 from milepost.server.chat_api import chat_completions
 from milepost.server.completion_api import completions
 from milepost.server.endpoint import check_model, front_of
@@ -40,6 +41,8 @@ def create_app(services: Services) -> Starlette:
             Route("/v1/models/{model:path}", _model, methods=["GET"]),
             Route("/v1/chat/completions", chat_completions, methods=["POST"]),
             Route("/v1/completions", completions, methods=["POST"]),
+            Route("/cache/explain", explain_cache, methods=["POST"]),
+            Route("/cache/reset", reset_cache, methods=["POST"]),
             Route("/health", _health, methods=["GET"]),
             Route("/metrics", _metrics, methods=["GET"]),
         ],

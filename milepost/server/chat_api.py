@@ -84,6 +84,8 @@ class _Exchange:
             sampling=self.asked.to_sampling(),
             priority=self.asked.priority,
             message_ends=self.prompt.message_ends,
+            cache_salt=self.asked.cache_salt,
+            output_reusable=self.prompt.output_reusable,
         )
 
     async def whole(self, run: Run) -> ChatCompletion:

@@ -77,6 +77,7 @@ class _Exchange:
                 prompt_token_ids=token_ids,
                 sampling=sampling,
                 priority=self.asked.priority,
+                cache_salt=self.asked.cache_salt,
             )
             for index, token_ids in enumerate(prompts)
         ]

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TypeVar
 
+import msgspec
 from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 
@@ -17,8 +18,17 @@ from milepost.server.front import Front
 from milepost.server.requests import SamplingFields
 from milepost.server.streaming import ClientDisconnectedError
 
-__all__ = ["MAX_BODY_BYTES", "check_model", "fields_renamed", "front_of", "new_id", "read_request"]
+__all__ = [
+    "MAX_BODY_BYTES",
+    "check_model",
+    "fields_renamed",
+    "front_of",
+    "new_id",
+    "read_fields",
+    "read_request",
+]
 
+S = TypeVar("S", bound=msgspec.Struct)
 T = TypeVar("T", bound=SamplingFields)
 
 # A million tokens of text are some 4 MB; escaped and with room to spare.
@@ -83,16 +93,21 @@ async def read_request(http: HttpRequest, kind: type[T], harmless: HarmlessValue
         RequestError: fields that don't go together.
         ClientDisconnectedError: the client went away before the whole body had come.
     """
-    try:
-        body = await _read_bytes(http)
-    except ClientDisconnect:
-        raise ClientDisconnectedError from None
-    asked = read_body(body, kind, harmless)
+    asked = await read_fields(http, kind, harmless)
     front = front_of(http)
     front.check_open()
     check_model(asked.model, front.services.model_name)
     asked.check()
     return asked
+
+
+async def read_fields(http: HttpRequest, kind: type[S], harmless: HarmlessValues) -> S:
+    """Read the fields of a body, whether or not the engine could serve anything; see `read_request`."""
+    try:
+        body = await _read_bytes(http)
+    except ClientDisconnect:
+        raise ClientDisconnectedError from None
+    return read_body(body, kind, harmless)
 
 
 async def _read_bytes(http: HttpRequest) -> bytes:

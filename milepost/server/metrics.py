@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+import msgspec
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from milepost.engine.reports import EngineStats
+from milepost.server.cache_metrics import cache_metrics
 from milepost.types import FinishReason, Usage
 
 __all__ = ["Metrics"]
@@ -105,12 +107,14 @@ class _EngineCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """The gauges and counters of one snapshot."""
-        stats = self._stats().scheduler
+        engine = self._stats()
+        stats = engine.scheduler
         yield GaugeMetricFamily("milepost_running_requests", "Requests that hold pages.", stats.running)
         yield GaugeMetricFamily("milepost_waiting_requests", "Requests in the queue.", stats.waiting)
         pages = GaugeMetricFamily("milepost_pages", "Pages of the arena by state.", labels=["state"])
-        for state in ("free", "reserved", "writing", "owned", "tainted"):
-            pages.add_metric([state], getattr(stats.pages, state))
+        for state, count in msgspec.structs.asdict(stats.pages).items():
+            if state != "total":
+                pages.add_metric([state], count)
         yield pages
         yield CounterMetricFamily("milepost_preemptions", "Preemptions by recompute.", stats.preemptions)
         yield CounterMetricFamily("milepost_steps", "Steps that the engine ran.", stats.steps)
@@ -119,3 +123,4 @@ class _EngineCollector(Collector):
             "Tokens computed, those computed again included.",
             stats.computed_tokens,
         )
+        yield from cache_metrics(engine)

@@ -8,7 +8,7 @@ import msgspec
 
 from milepost.errors import RequestError
 from milepost.server.fields import ANY_STRING, HarmlessValues
-from milepost.types import MAX_LOGPROBS, SamplingParams
+from milepost.types import MAX_LOGPROBS, SamplingParams, check_cache_salt
 
 __all__ = [
     "CHAT_HARMLESS",
@@ -16,6 +16,7 @@ __all__ = [
     "ChatRequest",
     "ChatTemplateArguments",
     "CompletionRequest",
+    "ExplainRequest",
     "SamplingFields",
     "StreamOptions",
 ]
@@ -70,7 +71,7 @@ class ChatTemplateArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_un
 
 
 class SamplingFields(msgspec.Struct, frozen=True, kw_only=True):
-    """What both endpoints have in common. ``top_k`` to ``priority`` are beyond OpenAI's protocol."""
+    """What both endpoints have in common. ``top_k`` to ``cache_salt`` are beyond OpenAI's protocol."""
 
     model: str
     max_tokens: int | None = None
@@ -88,6 +89,7 @@ class SamplingFields(msgspec.Struct, frozen=True, kw_only=True):
     ignore_eos: bool = False
     stop_token_ids: list[int] = []
     priority: int = 0
+    cache_salt: str = ""
 
     @property
     def include_usage(self) -> bool:
@@ -104,6 +106,7 @@ class SamplingFields(msgspec.Struct, frozen=True, kw_only=True):
             raise RequestError(
                 "stream_options only means something with stream: true. Leave it out.", param="stream_options"
             )
+        check_cache_salt(self.cache_salt)
 
     def sampling(self, *, max_tokens: int | None, logprobs: int | None) -> SamplingParams:
         """The engine's form of the fields; which tokens end a reply of this model, the engine knows.
@@ -210,6 +213,33 @@ class CompletionRequest(SamplingFields, frozen=True, kw_only=True):
         """The engine's form; see `SamplingFields.sampling`."""
         limit = DEFAULT_COMPLETION_TOKENS if self.max_tokens is None else self.max_tokens
         return self.sampling(max_tokens=limit, logprobs=self.logprobs)
+
+
+class ExplainRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Body of ``/cache/explain``: a prompt, as text or token ids, or what shapes the prompt of a chat."""
+
+    model: str | None = None
+    prompt: str | list[int] | None = None
+    messages: list[dict[str, Any]] | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | None = None
+    reasoning_effort: str | None = None
+    chat_template_kwargs: ChatTemplateArguments = ChatTemplateArguments()
+    cache_salt: str = ""
+
+    def check(self) -> None:
+        """Check what spans several fields.
+
+        Raises:
+            RequestError: with the field at fault.
+        """
+        check_cache_salt(self.cache_salt)
+        if (self.prompt is None) == (self.messages is None):
+            given = "neither" if self.prompt is None else "both"
+            raise RequestError(f"Give prompt or messages, one of them. Given: {given}.", param="prompt")
+        if self.messages is None and (self.tools or self.tool_choice or self.reasoning_effort):
+            field = next(name for name in ("tools", "tool_choice", "reasoning_effort") if getattr(self, name))
+            raise RequestError(f"{field} only means something with messages. Leave it out.", param=field)
 
 
 def _is_token_ids(value: object) -> bool:

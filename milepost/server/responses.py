@@ -10,6 +10,7 @@ from msgspec import UNSET, UnsetType
 from milepost.types import Usage
 
 __all__ = [
+    "CacheReset",
     "ChatChoice",
     "ChatChunk",
     "ChatChunkChoice",
@@ -214,3 +215,9 @@ class ModelList(msgspec.Struct, frozen=True, kw_only=True):
 
     object: Literal["list"] = "list"
     data: list[Model]
+
+
+class CacheReset(msgspec.Struct, frozen=True, kw_only=True):
+    """Reply of ``/cache/reset``: what was dropped."""
+
+    dropped_snapshots: int

@@ -115,7 +115,9 @@ def test_tools_come_first_then_effort_and_the_choice_comes_last(
         {"type": "function", "function": {"name": "get", "parameters": {"b": 1, "a": {"d": 1, "c": "é"}}}}
     ]
     prompt = encoding.encode([user("x")], tools=tools, tool_choice="required", thinking_effort="low")
-    declare, effort, _, choice, prefix = messages_of(prompt, k3_tokenizer)
+    declare, effort, _, rest = messages_of(prompt, k3_tokenizer)
+    # The next turn has the reply in this place, so no message ends between the choice and the reply.
+    choice, prefix = rest.removesuffix(THINK_PREFIX), THINK_PREFIX
     assert declare == (
         '<|open|>message role="system" type="tool-declare"<|sep|># Tools\nHere are the available tools, '
         'described in JSONSchema.\n\n```json\n[{"function":{"name":"get","parameters":{"a":{"c":"é","d":1},'
@@ -126,7 +128,7 @@ def test_tools_come_first_then_effort_and_the_choice_comes_last(
         '<|open|>message role="system" type="tool-choice"<|sep|>The system is invoked with '
         f"`tool_choice=required`.\nYou MUST call tools in the next message.{END}"
     )
-    assert prefix == THINK_PREFIX
+    assert rest == choice + prefix
 
 
 def call(name: str, arguments: str, call_id: str = "") -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import shutil
 import sys
 from collections import namedtuple
@@ -18,6 +19,7 @@ from milepost.cli import terminal
 from milepost.cli.app import commands, run
 from milepost.cli.options import DEFAULT_MAX_TOKENS
 from milepost.config import MEMORY_SHARE, EngineConfig
+from milepost.errors import ConfigError
 from milepost.llm import LLM
 from milepost.server import DEFAULT_DRAIN_SECONDS
 from milepost.types import SamplingParams
@@ -116,6 +118,7 @@ def test_a_chat_answer_with_figures(quiet_k3: Path, capsys: Capture, expected: d
     rows = [line.split("│")[1:3] for line in err.splitlines() if "│" in line]
     figures = {name.strip(): value.strip() for name, value in rows}
     assert figures["prompt tokens"] == str(usage.prompt_tokens)
+    assert figures["cached of them"] == "0"
     assert figures["output tokens"] == "5"
     with LLM(quiet_k3, **ENGINE) as llm:
         # The last token drawn is not computed.
@@ -178,6 +181,22 @@ def test_piped_lines_are_a_conversation(
     assert out == f"{once}\n{twice}\n{once}\n"
     assert "There is no command /dance" in err
     assert err.count("cut off by a length limit") == 3
+
+
+def test_each_reply_says_what_was_cached(
+    quiet_k3: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch, expected: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("the road\n/reset\nthe road\nthe road\n"))
+    assert run(["chat", str(quiet_k3), "--stats", *SHORT]) == 0
+    lines = [line for line in capsys.readouterr().err.splitlines() if "cached" in line]
+    prompt = expected["chat"].completion.usage.prompt_tokens
+    assert lines[:2] == [
+        f"(prompt: 0 tokens cached, {prompt} computed; reply: 5)",
+        f"(prompt: {prompt - 1} tokens cached, 1 computed; reply: 5)",
+    ]
+    cached = int(re.findall(r"(\d+) tokens cached", lines[2])[0])
+    # The reply's text may have other tokens than were drawn; what was asked comes again.
+    assert cached >= prompt - 1
 
 
 def test_a_conversation_that_grows_too_long_ends_a_pipe(
@@ -384,3 +403,35 @@ def test_the_bar_is_only_drawn_on_a_terminal(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_the_default_reply_is_bounded() -> None:
     assert 0 < DEFAULT_MAX_TOKENS <= 4096
+
+
+def test_the_flags_of_the_cache_reach_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[EngineConfig] = []
+
+    def take(config: EngineConfig) -> None:
+        seen.append(config)
+        raise ConfigError("seen")
+
+    monkeypatch.setattr("milepost.cli.generate.open_llm", take)
+    given = ("--match-unit", "32", "--snapshot-policy", "last", "--eviction", "lru", "--host-cache", "1MiB")
+    more = ("--disk-cache", "cache,2MiB", "--cache-key", "ab" * 16, "--no-wait-for-leaders")
+    assert run(["generate", "x", "--prompt", "a", *given, *more]) == 2
+    monkeypatch.setenv("MILEPOST_CACHE_KEY", "cd" * 16)
+    assert run(["generate", "x", "--prompt", "a", "--no-prefix-cache", "--match-unit", "block"]) == 2
+    expected = EngineConfig(
+        model="x",
+        match_unit=32,
+        snapshot_policy="last",
+        eviction="lru",
+        host_cache="1MiB",
+        disk_cache="cache,2MiB",
+        cache_key="ab" * 16,
+        wait_for_leaders=False,
+    )
+    off = EngineConfig(model="x", prefix_cache=False, match_unit="block", cache_key="cd" * 16)
+    assert seen == [expected, off]
+
+
+def test_a_wrong_flag_of_the_cache_is_one_line(capsys: Capture) -> None:
+    assert run(["generate", "x", "--prompt", "a", "--match-unit", "blocks"]) == 2
+    assert error_line(capsys) == "match_unit must be a number of tokens or \"block\". Given: 'blocks'."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from milepost.config import EngineConfig
+from milepost.config import EngineConfig, ResolvedCache
 from milepost.errors import ConfigError
 
 
@@ -43,6 +43,25 @@ def test_the_model_is_required() -> None:
         ("seed", 1 << 63),
         ("served_model_name", ""),
         ("check_states", "yes"),
+        ("prefix_cache", 1),
+        ("wait_for_leaders", None),
+        ("match_unit", 0),
+        ("match_unit", "blocks"),
+        ("match_unit", 1.5),
+        ("match_unit", True),
+        ("snapshot_policy", ""),
+        ("eviction", 3),
+        ("host_cache", "4Gib of it"),
+        ("host_cache", 0),
+        ("disk_cache", "cache"),
+        ("disk_cache", ",20GiB"),
+        ("disk_cache", "cache,"),
+        ("disk_cache", "a\0b,1GiB"),
+        ("disk_cache", 20),
+        ("cache_key", "abc"),
+        ("cache_key", "zz" * 16),
+        ("cache_key", "00" * 65),
+        ("cache_key", b"0123456789abcdef"),
     ],
 )
 def test_a_wrong_value_is_refused_by_name(name: str, value: object) -> None:
@@ -62,3 +81,60 @@ def test_a_wrong_value_is_refused_by_name(name: str, value: object) -> None:
 def test_auto_dtypes_follow_the_model(options: dict[str, str], dtypes: tuple[str, str, str]) -> None:
     config = EngineConfig.from_options({"model": "m", **options})
     assert (config.resolved_dtype, config.resolved_kv_dtype, config.resolved_recurrent_dtype) == dtypes
+
+
+def cache_of(block_size: int = 64, **options: object) -> ResolvedCache:
+    cache = EngineConfig.from_options({"model": "m", **options}).resolved_cache(block_size)
+    assert cache is not None
+    return cache
+
+
+def test_the_cache_is_on_by_default_and_lies_in_the_arena_alone() -> None:
+    cache = cache_of()
+    assert (cache.match_unit, cache.snapshot_policy, cache.eviction) == (16, "adaptive", "value")
+    assert (cache.host_bytes, cache.disk_path, cache.disk_bytes, cache.secret) == (0, None, 0, None)
+    assert cache.wait_for_leaders
+
+
+def test_a_match_unit_of_a_block_is_the_block_of_the_layout_in_use() -> None:
+    assert cache_of(1728, match_unit="block").match_unit == 1728
+    assert cache_of(1728, match_unit=24).match_unit == 24
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "size"),
+    [
+        ("cache,20GiB", "cache", 20 << 30),
+        ("a,b/cache, 1 MB", "a,b/cache", 10**6),
+        ("/var/mileposts,4096", "/var/mileposts", 4096),
+    ],
+)
+def test_a_disk_cache_is_a_folder_and_a_size(text: str, path: str, size: int) -> None:
+    cache = cache_of(disk_cache=text)
+    assert (cache.disk_path, cache.disk_bytes) == (path, size)
+
+
+def test_a_size_that_cannot_be_read_names_its_own_option() -> None:
+    with pytest.raises(ConfigError, match=r"disk_cache's size must be .*Given: '20GiBs'.*'GiB'"):
+        EngineConfig(model="m", disk_cache="cache,20GiBs")
+
+
+def test_sizes_and_the_key_are_resolved() -> None:
+    cache = cache_of(host_cache="4GiB", cache_key="00ff" * 8, wait_for_leaders=False)
+    assert (cache.host_bytes, cache.secret, cache.wait_for_leaders) == (4 << 30, b"\x00\xff" * 8, False)
+
+
+def test_a_wrong_key_is_not_repeated_in_the_error() -> None:
+    with pytest.raises(ConfigError) as caught:
+        EngineConfig(model="m", cache_key="5ecret-5ecret")
+    assert "5ecret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("name", "value"), [("host_cache", "1GiB"), ("disk_cache", "cache,1GiB")])
+def test_a_tier_behind_a_cache_that_is_off_is_refused(name: str, value: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name} must be left out when prefix_cache is off"):
+        EngineConfig.from_options({"model": "m", "prefix_cache": False, name: value})
+
+
+def test_off_is_no_cache() -> None:
+    assert EngineConfig(model="m", prefix_cache=False).resolved_cache(64) is None

@@ -12,7 +12,10 @@ import click
 import pytest
 
 from milepost.cli.app import commands
+from milepost.cli.serve import serve
+from milepost.config import EngineConfig
 from milepost.testing.toy_checkpoint import write_toy_checkpoint
+from tests.engine.scripted_cache import ScriptedCache
 from tests.repository.paths import ROOT
 from tests.server.scripted_server import END_OF_REPLY, MODEL, ServedEngine, serving
 
@@ -71,7 +74,7 @@ def test_pip_lines_are_what_make_installs() -> None:
 
 
 def test_curl_example(served: ServedEngine) -> None:
-    (words,) = [words for words in command_lines() if words[0] == "curl"]
+    (words,) = [words for words in command_lines() if words[0] == "curl" and "-d" in words]
     url, header, body = words[1], words[words.index("-H") + 1], words[words.index("-d") + 1]
     assert url.startswith(SERVER)
     assert header == "Content-Type: application/json"
@@ -79,6 +82,25 @@ def test_curl_example(served: ServedEngine) -> None:
     assert content["model"] == SERVED_MODEL
     reply = served.call(url.removeprefix(SERVER), content | {"model": MODEL})
     assert reply.status == 200, reply.body
+
+
+def test_reset_example(served: ServedEngine) -> None:
+    (words,) = [words for words in command_lines() if words[0] == "curl" and "-d" not in words]
+    assert words[:3] == ["curl", "-X", "POST"]
+    ScriptedCache().install(served.scheduler)
+    reply = served.call(words[3].removeprefix(SERVER), method=words[2])
+    assert reply.status == 200, reply.body
+
+
+def test_the_cache_s_table_has_the_options_and_their_defaults() -> None:
+    section = README.partition("## The prefix cache")[2].partition("\n## ")[0]
+    rows = [row.split("|")[1:3] for row in section.splitlines() if row.startswith("| `--")]
+    named = {flag: default.strip(" `") for flags, default in rows for flag in re.findall(r"--[a-z-]+", flags)}
+    flags = {flag: option for option in serve.params for flag in [*option.opts, *option.secondary_opts]}
+    config = EngineConfig(model="x")
+    for flag, default in named.items():
+        value = getattr(config, flags[flag].name or "")
+        assert default == {True: "on", None: "none"}.get(value, str(value)), flag
 
 
 def test_python_example(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

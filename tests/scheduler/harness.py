@@ -13,7 +13,7 @@ from milepost.scheduler.config import SchedulerConfig
 from milepost.scheduler.reports import TokenUpdate
 from milepost.scheduler.scheduler import Scheduler
 from milepost.testing.tag_executor import TagExecutor, expected_output
-from milepost.types import Batch, FinishReason, Request, SamplingParams
+from milepost.types import Batch, BatchResult, FinishReason, Request, SamplingParams
 from tests.scheduler.cached_content import CachedContent
 
 VOCAB = 2
@@ -76,6 +76,7 @@ class World:
         output: drawn tokens by request id.
         finished: how each request ended; more than one end fails at once.
         batches: every batch that was scheduled.
+        results: what the executor answered to each.
     """
 
     def __init__(
@@ -120,6 +121,7 @@ class World:
         self.output: dict[str, list[int]] = {}
         self.finished: dict[str, TokenUpdate] = {}
         self.batches: list[Batch] = []
+        self.results: list[BatchResult] = []
 
     def add(self, *requests: Request) -> None:
         for one in requests:
@@ -144,7 +146,8 @@ class World:
         return batch
 
     def finish_step(self, batch: Batch) -> list[TokenUpdate]:
-        updates = self.scheduler.update(batch, self.executor.run(batch))
+        self.results.append(self.executor.run(batch))
+        updates = self.scheduler.update(batch, self.results[-1])
         self.now += STEP_SECONDS
         for update in updates:
             self.record(update)

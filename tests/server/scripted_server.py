@@ -21,6 +21,8 @@ from milepost.engine.async_engine import AsyncEngine
 from milepost.engine.engine import Engine
 from milepost.memory.layout import PagedLayout
 from milepost.memory.pool import PagePool
+from milepost.prefix.cache import PrefixCache
+from milepost.prefix.config import CacheConfig
 from milepost.scheduler.config import SchedulerConfig
 from milepost.scheduler.scheduler import Scheduler
 from milepost.server import Metrics, Services, bind, create_app
@@ -149,7 +151,8 @@ class ServedEngine:
         self.executor = PacedExecutor(self.script)
         tokenizer = ByteTokenizer()
         encoding = chat_encoding("kimi_k3", tokenizer)
-        scheduler = Scheduler(
+        layout, pool = small_layout(), PagePool(NUM_PAGES)
+        self.scheduler = Scheduler(
             SchedulerConfig(
                 max_model_len=MAX_MODEL_LEN,
                 token_budget=256,
@@ -157,11 +160,12 @@ class ServedEngine:
                 stop_token_ids=encoding.stop_token_ids,
                 vocab_size=tokenizer.vocab_size,
             ),
-            small_layout(),
-            PagePool(NUM_PAGES),
+            layout,
+            pool,
+            PrefixCache(CacheConfig(), layout, pool),
         )
         metrics = Metrics()
-        self.engine = AsyncEngine(Engine(self.executor, scheduler, tokenizer, observer=metrics))
+        self.engine = AsyncEngine(Engine(self.executor, self.scheduler, tokenizer, observer=metrics))
         self.services = Services(
             engine=self.engine,
             metrics=metrics,

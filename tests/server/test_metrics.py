@@ -7,8 +7,10 @@ import asyncio
 import pytest
 
 from milepost.engine.async_engine import AsyncEngine
+from milepost.memory.pool import PageCounts
 from milepost.server.metrics import Metrics
 from tests.engine.harness import Setup, ask
+from tests.engine.scripted_cache import STATS, ScriptedCache
 
 
 def sample(metrics: Metrics, name: str) -> float:
@@ -49,3 +51,62 @@ def test_latencies_are_counted_once_a_token_however_slow_the_reader() -> None:
     assert sample(metrics, "milepost_output_tokens_total") == 4
     assert sample(metrics, "milepost_time_to_first_token_seconds_count") == 1
     assert sample(metrics, "milepost_inter_token_latency_seconds_count") == 3
+
+
+def samples(metrics: Metrics) -> dict[str, float]:
+    """Every sample of the cache by its name and labels."""
+    lines = metrics.render().decode().splitlines()
+    found = [line.rpartition(" ") for line in lines if line.startswith("milepost_prefix_cache_")]
+    return {name.removeprefix("milepost_prefix_cache_"): float(value) for name, _, value in found}
+
+
+def test_the_cache_is_there_sample_by_sample() -> None:
+    setup, metrics = Setup({}), Metrics()
+    ScriptedCache().install(setup.scheduler)
+    metrics.watch(setup.engine.stats)
+    found = samples(metrics)
+    assert found == {
+        'pages{kind="state"}': 12,
+        'pages{kind="kv"}': 30,
+        'bytes{kind="state"}': 12_000,
+        'bytes{kind="kv"}': 30_000,
+        'snapshots{reason="turn"}': 3,
+        'snapshots{reason="spare"}': 1,
+        **{f'lost_tokens_total{{cause="{cause}"}}': count for cause, count in STATS.losses.items()},
+        "queries_total": 5000,
+        "hits_total": 3500,
+        "requests_total": 10,
+        "hit_requests_total": 7,
+        "waits_total": 2,
+        "snapshots_written_total": 9,
+        "snapshots_skipped_total": 1,
+        "snapshots_withdrawn_total": 3,
+        "evicted_snapshots_total": 5,
+        "evicted_kv_pages_total": 6,
+        "copied_pages_total": 21,
+        "resets_total": 8,
+        'tier_snapshots{tier="host"}': 2,
+        'tier_used_pages{tier="host"}': 40,
+        'tier_pages{tier="host"}': 100,
+        'tier_hits_total{tier="host"}': 900,
+        'tier_stores_total{tier="host"}': 11,
+        'tier_loads_total{tier="host"}': 13,
+        'tier_failures_total{tier="host"}': 17,
+        'tier_evicted_snapshots_total{tier="host"}': 19,
+    }
+
+
+def test_a_cache_that_is_off_has_no_samples() -> None:
+    setup, metrics = Setup({}), Metrics()
+    ScriptedCache(off=True).install(setup.scheduler)
+    metrics.watch(setup.engine.stats)
+    assert samples(metrics) == {}
+
+
+def test_every_state_of_a_page_is_counted() -> None:
+    setup, metrics = Setup({}, num_pages=64), Metrics()
+    metrics.watch(setup.engine.stats)
+    lines = [line for line in metrics.render().decode().splitlines() if line.startswith("milepost_pages{")]
+    states = {line.split('"')[1]: float(line.split()[-1]) for line in lines}
+    assert set(states) == set(PageCounts.__struct_fields__) - {"total"}
+    assert sum(states.values()) == 64 - 1, "all but the dummy page"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -19,6 +20,7 @@ import openai
 import pytest
 from openai import OpenAI
 
+from milepost.cli.app import run
 from milepost.testing.toy_checkpoint import write_toy_checkpoint
 from tests.repository.paths import ROOT
 from tests.server.scripted_server import read_metric
@@ -108,7 +110,38 @@ def test_streamed_chat_is_the_whole_chat(client: OpenAI) -> None:
         deltas = [chunk.choices[0].delta.model_dump() for chunk in chunks if chunk.choices]
         assert "".join(delta.get(part) or "" for delta in deltas) == (message.get(part) or "")
     assert chunks[-2].choices[0].finish_reason == whole.choices[0].finish_reason
-    assert chunks[-1].usage == whole.usage
+    usage = chunks[-1].usage
+    assert usage is not None
+    assert (usage.prompt_tokens, usage.completion_tokens) == (
+        whole.usage.prompt_tokens,
+        whole.usage.completion_tokens,
+    )
+    # The same again: all but the last token of the prompt comes from the cache.
+    assert usage.prompt_tokens_details is not None
+    assert usage.prompt_tokens_details.cached_tokens == usage.prompt_tokens - 1
+
+
+def test_the_cache_from_outside(served: Served, client: OpenAI, capsys: pytest.CaptureFixture[str]) -> None:
+    prompt = "a prompt that only this test sends, and that is longer than a unit"
+    explain = ["explain", "--url", served.url, "--prompt", prompt]
+
+    def explained() -> dict[str, Any]:
+        assert run([*explain, "--json"]) == 0
+        return dict(json.loads(capsys.readouterr().out))
+
+    before = explained()
+    assert before["hit_tokens"] < before["prompt_tokens"] - 1
+    first = complete(client, prompt=prompt, temperature=0)
+    after = explained()
+    assert after["hit_tokens"] == after["prompt_tokens"] - 1
+    again = complete(client, prompt=prompt, temperature=0)
+    assert again.choices[0].text == first.choices[0].text
+    assert again.usage.prompt_tokens_details.cached_tokens == after["hit_tokens"]
+    assert run(explain) == 0
+    assert "resumes here" in capsys.readouterr().out
+    client.post("../cache/reset", cast_to=object)
+    assert explained()["hit_tokens"] == 0
+    assert served.metric("milepost_prefix_cache_snapshots_written_total") > 0
 
 
 def test_greedy_alone_and_beside_others(client: OpenAI) -> None:

@@ -1,0 +1,204 @@
+"""``milepost explain``: what a prompt would hit in a running server's prefix cache, and why not more."""
+
+from __future__ import annotations
+
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from http.client import HTTPException
+from typing import Any, TextIO
+
+import click
+import msgspec
+from rich.table import Table
+
+from milepost.cli.options import examples
+from milepost.cli.terminal import figures_table, results, write
+from milepost.errors import ConfigError, ExecutionError, RequestError
+from milepost.prefix.reports import Explanation
+
+__all__ = ["explain"]
+
+DEFAULT_URL = "http://127.0.0.1:8000"
+TIMEOUT_SECONDS = 60
+
+# What shapes the prompt of a chat; a request that was sent to the server may hold more.
+CHAT_FIELDS = ("messages", "tools", "tool_choice", "reasoning_effort", "chat_template_kwargs", "cache_salt")
+
+# By `milepost.prefix.reports.Loss` value; a newer server may know more.
+CAUSES = {
+    "unseen": "nobody sent them before, or it is forgotten",
+    "evicted_state": "their KV is cached; the snapshot there was evicted",
+    "evicted_kv": "their KV was cached and was evicted",
+    "no_snapshot": "their KV is cached; the policy left no snapshot there",
+    "below_unit": "the same, by less than a match unit",
+    "salt": "cached under another salt",
+    "not_published": "another request is computing them right now",
+    "no_memory": "cached, but too little memory to resume from there",
+    "cap": "the last token, which is always computed",
+}
+
+
+@click.command(
+    epilog=examples(
+        'milepost explain --prompt "To be, or not to be"',
+        "milepost explain --messages conversation.json --no-thinking",
+        "milepost explain --url http://127.0.0.1:8080 --prompt-file question.txt --json | jq .losses",
+    )
+)
+@click.option("--url", default=DEFAULT_URL, show_default=True, help="Where `milepost serve` answers.")
+@click.option("--prompt", metavar="TEXT", help="Raw text, as of the completions endpoint.")
+@click.option("--prompt-file", type=click.File(encoding="utf-8"), help="A file with it; - is stdin.")
+@click.option(
+    "--messages",
+    type=click.File(encoding="utf-8"),
+    help="JSON: a list of messages, or a chat request as it is sent; - is stdin.",
+)
+@click.option("--thinking/--no-thinking", default=None, help="With --messages; the model's default else.")
+@click.option("--cache-salt", metavar="TEXT", help="Whose part of the cache to look into.")
+@click.option("--json", "as_json", is_flag=True, help="The explanation as one JSON object.")
+def explain(
+    *,
+    url: str,
+    prompt: str | None,
+    prompt_file: TextIO | None,
+    messages: TextIO | None,
+    thinking: bool | None,
+    cache_salt: str | None,
+    as_json: bool,
+) -> None:
+    """Show what a prompt would hit in a server's cache.
+
+    That is, in the prefix cache of a running `milepost serve`: how much of the prompt's KV is cached,
+    which snapshots of the recurrent state lie on its path, and why the remaining tokens would be
+    computed. Nothing is computed and nothing changes.
+    """
+    given = [name for name in (prompt, prompt_file, messages) if name is not None]
+    if len(given) > 1:
+        raise click.UsageError("--prompt, --prompt-file and --messages exclude each other. Give one of them.")
+    if thinking is not None and messages is None:
+        raise click.UsageError("--thinking belongs to the chat form. Give --messages.")
+    if messages is not None:
+        body = _chat_body(_read(messages))
+        if thinking is not None:
+            body["chat_template_kwargs"] = {"thinking": thinking}
+    else:
+        body = {"prompt": prompt if prompt is not None else _read(prompt_file or _stdin())}
+    if cache_salt is not None:
+        body["cache_salt"] = cache_salt
+    explanation = _ask(url, body)
+    if as_json:
+        write(msgspec.json.encode(explanation).decode(), end="\n")
+    else:
+        _print(explanation)
+
+
+def _stdin() -> TextIO:
+    if sys.stdin.isatty():
+        raise click.UsageError(
+            "There is no prompt. Give --prompt TEXT, --prompt-file FILE or --messages FILE."
+        )
+    return sys.stdin
+
+
+def _read(file: TextIO) -> str:
+    try:
+        return file.read()
+    except UnicodeDecodeError as error:
+        raise RequestError(f"{file.name} must be UTF-8 text ({error}). Convert it.", param="prompt") from None
+
+
+def _chat_body(text: str) -> dict[str, Any]:
+    try:
+        content = msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise RequestError(f"The messages are not valid JSON: {error}.", param="messages") from None
+    if isinstance(content, list):
+        return {"messages": content}
+    if isinstance(content, dict) and "messages" in content:
+        return {name: content[name] for name in CHAT_FIELDS if name in content}
+    raise RequestError(
+        f'The messages must be a list, or an object with "messages", as JSON. Given: {text.strip()[:60]!r}.',
+        param="messages",
+    )
+
+
+# --- the server -------------------------------------------------------------------------------------
+
+
+def _ask(url: str, body: Mapping[str, Any]) -> Explanation:
+    if not url.startswith(("http://", "https://")):
+        raise ConfigError(f"--url must be an http address, such as {DEFAULT_URL}. Given: {url!r}.")
+    try:
+        data = msgspec.json.encode(body)
+    except UnicodeEncodeError as error:
+        raise RequestError(f"The prompt must be UTF-8 text ({error}).", param="prompt") from None
+    request = urllib.request.Request(  # noqa: S310 - the scheme has just been checked
+        f"{url.rstrip('/')}/cache/explain", data, {"Content-Type": "application/json"}
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as reply:  # noqa: S310 - as above
+            return msgspec.json.decode(reply.read(), type=Explanation)
+    except urllib.error.HTTPError as error:
+        with error:
+            message = _message(error.read(), error.code, url)
+        raise (RequestError if error.code < 500 else ExecutionError)(message) from None
+    except (OSError, HTTPException, ValueError) as error:
+        why = getattr(error, "reason", None) or error
+        raise ConfigError(
+            f"{url} gives no explanation: {why}. Start 'milepost serve', or name its address with --url."
+        ) from None
+
+
+def _message(body: bytes, status: int, url: str) -> str:
+    """What the server says of an error; another server may say it in any form."""
+    try:
+        return str(msgspec.json.decode(body)["error"]["message"])
+    except (msgspec.DecodeError, LookupError, TypeError):
+        return (
+            f"{url} answered with status {status}. Is a 'milepost serve' there? Name its address with --url."
+        )
+
+
+# --- at the terminal --------------------------------------------------------------------------------
+
+
+def _print(explanation: Explanation) -> None:
+    console = results()
+    computed = explanation.prompt_tokens - explanation.hit_tokens
+    figures = {
+        "prompt tokens": explanation.prompt_tokens,
+        "with cached KV": explanation.matched_tokens,
+        "deepest snapshot at": explanation.deepest_snapshot,
+        "would hit": explanation.hit_tokens,
+        "would be computed": computed,
+    }
+    console.print(figures_table("The prompt", {name: f"{count:,}" for name, count in figures.items()}))
+    console.print(_snapshots(explanation) if explanation.snapshots else "No snapshot lies on its path.")
+    if computed:
+        console.print(_losses(explanation))
+
+
+def _snapshots(explanation: Explanation) -> Table:
+    table = Table(title="Snapshots on its path", title_justify="left")
+    table.add_column("tokens", justify="right")
+    table.add_column("left because of")
+    table.add_column("hits", justify="right")
+    table.add_column("in")
+    for snapshot in explanation.snapshots:
+        mark = "  <- resumes here" if snapshot.position == explanation.hit_tokens else ""
+        table.add_row(
+            f"{snapshot.position:,}", snapshot.reason, f"{snapshot.hits:,}", f"{snapshot.tier}{mark}"
+        )
+    return table
+
+
+def _losses(explanation: Explanation) -> Table:
+    table = Table(title="Why the rest is computed", title_justify="left")
+    table.add_column("tokens", justify="right")
+    table.add_column("cause")
+    table.add_column("that is")
+    for cause, tokens in sorted(explanation.losses.items(), key=lambda loss: -loss[1]):
+        table.add_row(f"{tokens:,}", cause, CAUSES.get(cause, ""))
+    return table

@@ -1,0 +1,55 @@
+"""``POST /cache/explain`` and ``POST /cache/reset``: for those who run the server, not for its clients.
+
+What an explanation says of other requests' prompts is no client's business; a gateway in front of the
+server should keep ``/cache`` to itself, as it does ``/metrics``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from milepost.server.endpoint import check_model, fields_renamed, front_of, read_fields
+from milepost.server.requests import ExplainRequest
+from milepost.server.responses import CacheReset
+from milepost.server.services import Services
+
+__all__ = ["explain_cache", "reset_cache"]
+
+_WIRE_NAMES = {"thinking": "chat_template_kwargs.thinking", "thinking_effort": "reasoning_effort"}
+
+
+async def explain_cache(http: HttpRequest) -> Response:
+    """What a prompt would hit now, and why not more: a `milepost.prefix.reports.Explanation`."""
+    front = front_of(http)
+    asked = await read_fields(http, ExplainRequest, {})
+    if asked.model is not None:
+        check_model(asked.model, front.services.model_name)
+    asked.check()
+    with fields_renamed(_WIRE_NAMES | ({} if asked.messages is None else {"prompt": "messages"})):
+        # Away from the event loop, as everything that is tokenised.
+        token_ids = await asyncio.to_thread(_token_ids, front.services, asked)
+        explanation = await front.services.engine.explain(token_ids, cache_salt=asked.cache_salt)
+    return Response(msgspec.json.encode(explanation), media_type="application/json")
+
+
+async def reset_cache(http: HttpRequest) -> Response:
+    """Drop all that is cached; requests that run go on with what they have."""
+    dropped = await front_of(http).services.engine.reset_cache()
+    return Response(msgspec.json.encode(CacheReset(dropped_snapshots=dropped)), media_type="application/json")
+
+
+def _token_ids(services: Services, asked: ExplainRequest) -> tuple[int, ...]:
+    if asked.messages is not None:
+        return services.encoding.encode(
+            asked.messages,
+            thinking=asked.chat_template_kwargs.thinking,
+            thinking_effort=asked.reasoning_effort,
+            tools=asked.tools or None,
+            tool_choice=asked.tool_choice,
+        ).token_ids
+    prompt = asked.prompt or ""
+    return tuple(services.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt)
