@@ -15,7 +15,7 @@ from milepost.kernels.kda.cpu import kda
 from milepost.kernels.mla_attention import MlaDims
 from milepost.kernels.mla_attention.cpu import mla_attention
 from milepost.kernels.short_conv.cpu import short_conv
-from tests.kernels import test_kda, test_mla, test_short_conv
+from tests.kernels import kda_cases, test_mla, test_short_conv
 from tests.kernels.arenas import assert_near, kda_arena, ragged
 
 
