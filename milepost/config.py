@@ -23,6 +23,7 @@ __all__ = [
     "DTYPES",
     "DTYPE_ITEMSIZE",
     "KERNELS",
+    "LAYOUTS",
     "MEMORY_SHARE",
     "EngineConfig",
     "ResolvedCache",
@@ -32,6 +33,7 @@ __all__ = [
 DTYPE_ITEMSIZE = {"bfloat16": 2, "float32": 4, "float64": 8}
 DTYPES = ("auto", *DTYPE_ITEMSIZE)
 KERNELS = ("cpu", "reference")
+LAYOUTS = ("paged", "aligned")
 
 # With no memory given, the arena may take this share of what is available once the weights are
 # counted: the rest is for activations, the tokenizer and whatever else lives on the machine.
@@ -55,7 +57,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         kv_dtype: of the cached KV; "auto" is `dtype`.
         memory: bytes of the arena (KV and states, not weights) as a number or such as "2GiB"; None
             takes `MEMORY_SHARE` of the available memory, and no more than the sequences can use.
-        block_size: tokens of a KV block.
+        layout: how states and KV share pages; "aligned" is the design of engines whose states are
+            contiguous, for comparison.
+        block_size: tokens of a KV block; on "aligned" the steps in which the block grows.
         max_num_seqs: sequences that run at once.
         max_num_batched_tokens: token budget of one step.
         max_model_len: tokens of one sequence, prompt and output together; None is the model's own
@@ -85,6 +89,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     dtype: str = "auto"
     kv_dtype: str = "auto"
     memory: int | str | None = None
+    layout: str = "paged"
     block_size: int = 64
     max_num_seqs: int = 64
     max_num_batched_tokens: int = 2048
@@ -108,6 +113,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         _choice("dtype", self.dtype, DTYPES)
         _choice("kv_dtype", self.kv_dtype, DTYPES)
         _choice("kernels", self.kernels, KERNELS)
+        _choice("layout", self.layout, LAYOUTS)
         if self.memory is not None:
             parse_bytes(self.memory)
         for name in ("block_size", "max_num_seqs", "max_num_batched_tokens"):
@@ -181,7 +187,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         return "float64" if self.resolved_dtype == "float64" else "float32"
 
     def layout_options(self) -> dict[str, int]:
-        """Keyword arguments for `milepost.memory.layout.paged_layout`."""
+        """Keyword arguments for `milepost.memory.named_layout.named_layout`, its name and model aside."""
         return {
             "block_size": self.block_size,
             "kv_itemsize": DTYPE_ITEMSIZE[self.resolved_kv_dtype],
@@ -237,6 +243,7 @@ class ResolvedConfig(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         num_pages: pages of the arena, the dummy page counted.
         memory_bytes: bytes of the arena, ``num_pages * page_bytes``.
+        notes: what the user should know of these numbers at start, a sentence or two each.
         cache: the prefix cache's numbers, None when it is off.
     """
 
@@ -254,6 +261,7 @@ class ResolvedConfig(msgspec.Struct, frozen=True, kw_only=True):
     served_model_name: str
     check_states: bool
     cache: ResolvedCache | None
+    notes: tuple[str, ...] = ()
 
 
 def _integer(name: str, value: object, *, low: int, high: int | None = None) -> None:

@@ -293,6 +293,8 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
         new_requests: requests that appear in `rows` for the first time.
         released: ids of requests that will not come again (finished, aborted, failed).
         scrubs: pages to fill with zeros before anything runs: whatever failed requests held, KV and state.
+        tail_scrubs: (page, tokens) pairs: KV pages to fill with zeros behind their first tokens. A failed
+            request wrote there, and others rely on what is before.
         copies: (source page, target page) pairs: a consumer's private copy of a snapshot, and of the
             last block below it when that is partly filled. No target is also a source.
         transfers: copies between tiers; see `Transfer`.
@@ -305,6 +307,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     new_requests: tuple[NewRequest, ...] = ()
     released: tuple[str, ...] = ()
     scrubs: tuple[int, ...] = ()
+    tail_scrubs: tuple[tuple[int, int], ...] = ()
     copies: tuple[tuple[int, int], ...] = ()
     transfers: tuple[Transfer, ...] = ()
     waits: bool = False

@@ -14,11 +14,13 @@ from rich.table import Table
 from milepost.byte_counts import format_bytes, parse_bytes
 from milepost.cli.options import examples, model_argument
 from milepost.cli.terminal import figures_table, results
-from milepost.config import DTYPE_ITEMSIZE
+from milepost.config import DTYPE_ITEMSIZE, LAYOUTS
 from milepost.error_text import one_of
 from milepost.errors import ConfigError
+from milepost.memory.aligned import AlignedLayout
 from milepost.memory.capacity import max_sequences
-from milepost.memory.layout import DEFAULT_BLOCK_SIZE, PagedLayout, paged_layout
+from milepost.memory.layout import DEFAULT_BLOCK_SIZE, TiledLayout
+from milepost.memory.named_layout import named_layout
 
 if TYPE_CHECKING:
     from milepost.model_spec import ModelSpec
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 
 __all__ = ["inspect_checkpoint"]
 
+# Pages can be laid out for a dtype that the engine does not compute in.
+KV_ITEMSIZE = {"float8": 1, **DTYPE_ITEMSIZE}
 SEQUENCE_LENGTHS = (1_024, 8_192, 65_536, 1_048_576)
 
 
@@ -34,20 +38,22 @@ SEQUENCE_LENGTHS = (1_024, 8_192, 65_536, 1_048_576)
     epilog=examples(
         "milepost inspect",
         "milepost inspect path/to/Kimi-K3 --tp 8 --memory 40GiB  # config.json is enough",
+        "milepost inspect path/to/Kimi-K3 --tp 8 --kv-dtype float8 --layout aligned --block-size 128",
         "milepost inspect path/to/checkpoint --json | jq .parameters.total",
     ),
 )
 @model_argument
 @click.option("--tp", type=int, default=1, show_default=True, help="Ranks that share the heads.")
+@click.option("--layout", "layout_name", default=LAYOUTS[0], show_default=True, metavar="|".join(LAYOUTS))
 @click.option(
     "--block-size",
     type=int,
     default=DEFAULT_BLOCK_SIZE,
     show_default=True,
     metavar="TOKENS",
-    help="Of a KV block, which is a page.",
+    help="Of a KV block, which is a page; the aligned layout grows it in such steps.",
 )
-@click.option("--kv-dtype", default="bfloat16", show_default=True, metavar="|".join(DTYPE_ITEMSIZE))
+@click.option("--kv-dtype", default="bfloat16", show_default=True, metavar="|".join(KV_ITEMSIZE))
 @click.option(
     "--dtype",
     default="bfloat16",
@@ -58,7 +64,15 @@ SEQUENCE_LENGTHS = (1_024, 8_192, 65_536, 1_048_576)
 @click.option("--memory", metavar="SIZE", help="Also say what an arena of this size holds.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of tables.")
 def inspect_checkpoint(
-    *, model: Path, tp: int, block_size: int, kv_dtype: str, dtype: str, memory: str | None, as_json: bool
+    *,
+    model: Path,
+    tp: int,
+    layout_name: str,
+    block_size: int,
+    kv_dtype: str,
+    dtype: str,
+    memory: str | None,
+    as_json: bool,
 ) -> None:
     """Show what a checkpoint holds, and its pages.
 
@@ -68,36 +82,44 @@ def inspect_checkpoint(
     """
     from milepost.models.summary import summarize  # loads torch, which takes seconds
 
-    sizes = {"kv_itemsize": _itemsize("kv-dtype", kv_dtype), "conv_itemsize": _itemsize("dtype", dtype)}
+    if layout_name not in LAYOUTS:
+        raise ConfigError(one_of("--layout", layout_name, LAYOUTS))
+    sizes = {
+        "kv_itemsize": _itemsize("kv-dtype", kv_dtype, KV_ITEMSIZE),
+        "conv_itemsize": _itemsize("dtype", dtype, DTYPE_ITEMSIZE),
+    }
     arena = None if memory is None else parse_bytes(memory)
     if tp < 1:
         raise ConfigError(f"--tp must be at least 1. Given: {tp}.")
     summary = summarize(model)
     if summary.spec.kda.num_heads % tp:
         raise ConfigError(f"--tp must divide the {summary.spec.kda.num_heads} KDA heads. Given: {tp}.")
-    layout = paged_layout(summary.spec, block_size=block_size, tensor_parallel=tp, **sizes)
+    layout = named_layout(layout_name, summary.spec, block_size=block_size, tensor_parallel=tp, **sizes)
     if as_json:
-        click.echo(msgspec.json.encode(_as_data(summary, layout, arena)))
+        click.echo(msgspec.json.encode(_as_data(summary, layout_name, layout, arena)))
         return
     console = results()
     for table in _tables(model, summary, layout, tp, arena):
         console.print(table)
 
 
-def _itemsize(option: str, name: str) -> int:
-    if name not in DTYPE_ITEMSIZE:
-        raise ConfigError(one_of(f"--{option}", name, DTYPE_ITEMSIZE))
-    return DTYPE_ITEMSIZE[name]
+def _itemsize(option: str, name: str, known: dict[str, int]) -> int:
+    if name not in known:
+        raise ConfigError(one_of(f"--{option}", name, known))
+    return known[name]
 
 
 def _tables(
-    model: Path, summary: CheckpointSummary, layout: PagedLayout, tp: int, arena: int | None
+    model: Path, summary: CheckpointSummary, layout: TiledLayout, tp: int, arena: int | None
 ) -> Iterator[Table]:
     # A title is folded at its table's width, which a path in it does not survive; a cell widens the table.
     yield figures_table(model.resolve().name, {"folder": str(model)} | _checkpoint_figures(summary))
     yield _layer_table(summary)
     yield _part_table(summary)
     yield figures_table(f"Pages of one rank, tensor parallel {tp}", _page_figures(layout))
+    if isinstance(layout, AlignedLayout):
+        steps = {f"step {number}": line for number, line in enumerate(layout.steps.lines(), 1)}
+        yield figures_table("How the aligned layout grows the block", steps)
     if arena is not None:
         yield figures_table(f"An arena of {format_bytes(arena)}", _arena_figures(summary.spec, layout, arena))
 
@@ -168,7 +190,7 @@ def _part_table(summary: CheckpointSummary) -> Table:
     return table
 
 
-def _page_figures(layout: PagedLayout) -> dict[str, str]:
+def _page_figures(layout: TiledLayout) -> dict[str, str]:
     held = layout.pages_per_state * layout.page_bytes
     return {
         "page = KV block": f"{layout.page_bytes:,} B, {layout.block_size} tokens",
@@ -180,7 +202,7 @@ def _page_figures(layout: PagedLayout) -> dict[str, str]:
     }
 
 
-def _arena_figures(spec: ModelSpec, layout: PagedLayout, arena: int) -> dict[str, str]:
+def _arena_figures(spec: ModelSpec, layout: TiledLayout, arena: int) -> dict[str, str]:
     num_pages = arena // layout.page_bytes
     figures = {"pages": f"{max(0, num_pages - 1):,} and the dummy page"}
     for tokens in sorted({min(tokens, spec.max_position) for tokens in SEQUENCE_LENGTHS}):
@@ -188,14 +210,18 @@ def _arena_figures(spec: ModelSpec, layout: PagedLayout, arena: int) -> dict[str
     return figures
 
 
-def _as_data(summary: CheckpointSummary, layout: PagedLayout, arena: int | None) -> dict[str, Any]:
-    pages = {
+def _as_data(
+    summary: CheckpointSummary, layout_name: str, layout: TiledLayout, arena: int | None
+) -> dict[str, Any]:
+    pages: dict[str, Any] = {"layout": layout_name} | {
         name: getattr(layout, name)
         for name in (
             *("page_bytes", "block_size", "pages_per_block", "kv_bytes_per_token", "tile_bytes"),
             *("tiles_per_page", "state_bytes", "pages_per_state", "state_padding_bytes"),
         )
     }
+    if isinstance(layout, AlignedLayout):
+        pages["steps"] = layout.steps
     if arena is not None:
         pages["arena_pages"] = arena // layout.page_bytes
     return {

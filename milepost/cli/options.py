@@ -15,8 +15,8 @@ import click
 import msgspec
 
 from milepost.cli.shipped_model import SHIPPED_MODEL_NAME, shipped_model
-from milepost.cli.terminal import progress_bar
-from milepost.config import DTYPES, KERNELS, MEMORY_SHARE, EngineConfig
+from milepost.cli.terminal import print_notes, progress_bar
+from milepost.config import DTYPES, KERNELS, LAYOUTS, MEMORY_SHARE, EngineConfig
 from milepost.types import SamplingParams
 
 if TYPE_CHECKING:
@@ -64,8 +64,16 @@ _ENGINE_OPTIONS = {
         "--dtype", metavar="|".join(DTYPES), help="Weights and activations; auto is float32 on CPUs."
     ),
     "kv_dtype": click.option("--kv-dtype", metavar="|".join(DTYPES), help="Cached KV; auto is --dtype."),
+    "layout": click.option(
+        "--layout",
+        metavar="|".join(LAYOUTS),
+        help=_or_default("How states and KV share pages; aligned is for comparison.", "layout"),
+    ),
     "block_size": click.option(
-        "--block-size", type=int, metavar="TOKENS", help=_or_default("Tokens of a KV block.", "block_size")
+        "--block-size",
+        type=int,
+        metavar="TOKENS",
+        help=_or_default("Tokens of a KV block; aligned grows it in such steps.", "block_size"),
     ),
     "max_model_len": click.option(
         "--max-model-len",
@@ -222,4 +230,5 @@ def open_llm(config: EngineConfig) -> Iterator[LLM]:
     with progress_bar("Loading weights") as progress:
         llm = LLM(progress=progress, **msgspec.structs.asdict(config))
     with llm:
+        print_notes(llm.config.notes)
         yield llm

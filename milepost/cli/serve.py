@@ -12,7 +12,7 @@ import click
 
 from milepost import __version__
 from milepost.cli.options import engine_options, examples, model_argument, take_engine_config
-from milepost.cli.terminal import notes, progress_bar
+from milepost.cli.terminal import notes, print_notes, progress_bar
 from milepost.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -77,6 +77,7 @@ def serve(
 
             metrics = Metrics()
             loaded = load_engine(config, progress=progress, observer=metrics)
+        print_notes(loaded.config.notes)
         engine = AsyncEngine(loaded.engine)
         try:
             run_server(

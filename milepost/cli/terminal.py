@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
@@ -23,6 +23,7 @@ __all__ = [
     "notes",
     "open_missing_streams",
     "print_error",
+    "print_notes",
     "progress_bar",
     "results",
     "write",
@@ -59,6 +60,14 @@ def print_error(message: str) -> None:
         # What is left can't be written; the interpreter must not try again at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     print(f"milepost: error: {message}", file=sys.stderr)
+
+
+def print_notes(sentences: Sequence[str]) -> None:
+    """What the user should know before the work starts, one line each."""
+    # Nobody may read them, or their disk may be full: the work goes on all the same.
+    with suppress(OSError):
+        for sentence in sentences:
+            print(f"milepost: note: {sentence}", file=sys.stderr)
 
 
 def write(text: str, *, end: str = "") -> None:

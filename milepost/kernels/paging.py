@@ -174,6 +174,9 @@ class PagedState:
         conv: [num_tiles, tile_bytes / itemsize] view of the same arena in the window's dtype.
         table: [rows, pages_per_state] int64, page of each logical page of the row's state.
         tiles_per_page: tiles that a page holds.
+        recurrent_tiles: tile of a state at which each KDA layer's matrices start, as the layout says;
+            kernels get the one of their layer, so these may be left out where a kernel is called alone.
+        conv_tiles: tile of a state at which each KDA layer's window starts.
         snapshots: states that rows leave on the way; None: none.
     """
 
@@ -181,6 +184,8 @@ class PagedState:
     conv: Tensor
     table: Tensor
     tiles_per_page: int
+    recurrent_tiles: tuple[int, ...] = ()
+    conv_tiles: tuple[int, ...] = ()
     snapshots: StateSnapshots | None = None
 
     def tile_ids(self, first_tile: int, count: int) -> Tensor:

@@ -20,7 +20,7 @@ from milepost.errors import ConfigError, RequestError
 from milepost.llm.loading import load_engine
 from milepost.llm.results import ChatCompletion, Completion, completion_of
 from milepost.llm.streams import ChatStream, TokenStream, raise_if_failed
-from milepost.memory.layout import PagedLayout
+from milepost.memory.layout import TiledLayout
 from milepost.models.weights import Progress
 from milepost.prefix.reports import Explanation
 from milepost.types import Request, RequestOutput, SamplingParams, check_cache_salt
@@ -74,7 +74,7 @@ class LLM:
         return self._loaded.tokenizer
 
     @property
-    def layout(self) -> PagedLayout:
+    def layout(self) -> TiledLayout:
         """How states and KV lie in pages."""
         return self._loaded.layout
 

@@ -17,7 +17,8 @@ from milepost.engine.engine import Engine
 from milepost.engine.reports import EngineObserver
 from milepost.errors import ConfigError
 from milepost.kernels.ops import load_ops
-from milepost.memory.layout import PagedLayout, paged_layout
+from milepost.memory.layout import TiledLayout
+from milepost.memory.named_layout import named_layout
 from milepost.memory.pool import PagePool
 from milepost.memory.sizing import resolve
 from milepost.models.loader import load_model, weight_bytes
@@ -47,7 +48,7 @@ class LoadedEngine:
     engine: Engine
     tokenizer: Tokenizer
     encoding: ChatEncoding
-    layout: PagedLayout
+    layout: TiledLayout
     config: ResolvedConfig
 
 
@@ -72,7 +73,7 @@ def load_engine(
     spec = read_model_spec(folder)
     tokenizer = load_tokenizer(folder, model_vocab_size=spec.vocab_size)
     encoding = chat_encoding(spec.family.value, tokenizer)
-    layout = paged_layout(spec, **config.layout_options())
+    layout = named_layout(config.layout, spec, **config.layout_options())
     dtype = torch_dtype(config.resolved_dtype)
     resolved = resolve(config, spec, layout, weight_bytes=weight_bytes(spec, dtype))
     pool = PagePool(resolved.num_pages)
@@ -97,7 +98,7 @@ def load_engine(
     return LoadedEngine(engine=engine, tokenizer=tokenizer, encoding=encoding, layout=layout, config=resolved)
 
 
-def _prefix_cache(config: ResolvedCache | None, layout: PagedLayout, pool: PagePool) -> PrefixCache | None:
+def _prefix_cache(config: ResolvedCache | None, layout: TiledLayout, pool: PagePool) -> PrefixCache | None:
     """The prefix cache over the engine's pages, None when it is off."""
     if config is None:
         return None

@@ -1,31 +1,44 @@
 """Bytes to pages: how KV blocks and states lie in the arena.
 
-`PagedLayout` is design section 4's ``paged``: the page is one natural KV block, and a state is a
-list of tiles laid over a list of pages, as a file is laid over disk blocks. All sizes are bytes of
-one rank.
+A page is a fixed number of bytes; one KV block of all MLA layers is one page, and a state is a list of
+tiles laid over a list of pages, as a file is laid over disk blocks. All sizes are bytes of one rank.
 
     page            [mla_layers, block_size, row_dim] of the KV dtype       (as a KV block)
                     tiles_per_page x [tile_bytes]                            (as part of a state)
-    state           tile 0 .. recurrent_tiles-1    [tile_rows, head_dim] fp32, layer-major, then
-                                                   head, then rows of the head's [v, k] matrix
-                    then conv_tiles_per_layer tiles per KDA layer: its flat [window, 3*channels]
-                    window in the model's dtype, cut into tiles wherever they end
+    recurrent tile  [tile_rows, head_dim] fp32: rows of one head's [v, k] matrix; a KDA layer's matrices
+                    are consecutive tiles, head after head
+    conv tile       a KDA layer's flat [window, 3*channels] window in the model's dtype, cut into
+                    consecutive tiles wherever they end
 
 Tile t of a state lies at
-``state_table[t // tiles_per_page] * page_bytes + (t % tiles_per_page) * tile_bytes``.
+``state_table[t // tiles_per_page] * page_bytes + (t % tiles_per_page) * tile_bytes``. Layouts differ in
+the length of a block and in where a layer's tiles start: `PagedLayout` (design section 4's ``paged``)
+keeps the block that was asked for and lays all matrices, then all windows, without gaps;
+`milepost.memory.aligned` grows the block until it holds a layer's state.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Protocol
 
 import msgspec
 
 from milepost.errors import ConfigError
-from milepost.model_spec import KdaSpec, ModelSpec
+from milepost.model_spec import ModelSpec
 
-__all__ = ["DUMMY_PAGE", "Layout", "PagedLayout", "paged_layout"]
+__all__ = [
+    "DEFAULT_BLOCK_SIZE",
+    "DUMMY_PAGE",
+    "RECURRENT_ITEMSIZE",
+    "Layout",
+    "PagedLayout",
+    "TiledLayout",
+    "dividing_tile_rows",
+    "paged_layout",
+    "rank_sizes",
+]
 
 DUMMY_PAGE = 0  # padding points here; it is counted in the budget and no owner ever gets it
 DEFAULT_BLOCK_SIZE = 64
@@ -71,8 +84,26 @@ class Layout(Protocol):
         ...
 
 
-class PagedLayout(msgspec.Struct, frozen=True, kw_only=True):
-    """The default layout; see the module's picture. Built by `paged_layout`."""
+class TiledLayout(msgspec.Struct, frozen=True, kw_only=True):
+    """What every layout that the engine runs on has in common; see the module's picture.
+
+    A layout of its own says which pages a state takes and where each layer's tiles start
+    (`pages_per_state`, `first_recurrent_tile`, `first_conv_tile`); everything else follows.
+
+    Attributes:
+        block_size: tokens of a KV block.
+        num_mla_layers: MLA layers; a page holds one block of each.
+        num_kda_layers: KDA layers of a state.
+        row_dim: elements of one token's row in one MLA layer.
+        kv_itemsize: bytes of a cached KV element.
+        num_heads: KDA heads of the rank.
+        head_dim: width of a head's key and value.
+        tile_rows: rows of a head's matrix in a tile.
+        conv_channels: channels of a convolution window, q, k and v together.
+        conv_window: past inputs that a window keeps.
+        conv_itemsize: bytes of a window's element.
+        recurrent_itemsize: bytes of a matrix's element.
+    """
 
     block_size: int
     num_mla_layers: int
@@ -136,7 +167,7 @@ class PagedLayout(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def pages_per_state(self) -> int:
         """Pages that a state takes."""
-        return math.ceil(self.state_tiles / self.tiles_per_page)
+        raise NotImplementedError
 
     @property
     def state_padding_bytes(self) -> int:
@@ -148,18 +179,45 @@ class PagedLayout(msgspec.Struct, frozen=True, kw_only=True):
         """Bytes of one token's rows in all MLA layers."""
         return self.num_mla_layers * self.row_dim * self.kv_itemsize
 
-    def first_recurrent_tile(self, kda_index: int) -> int:
-        """Tile at which the `kda_index`-th KDA layer's recurrent matrices start."""
-        return kda_index * self.recurrent_tiles_per_layer
-
-    def first_conv_tile(self, kda_index: int) -> int:
-        """Tile at which the `kda_index`-th KDA layer's convolution window starts."""
-        recurrent = self.num_kda_layers * self.recurrent_tiles_per_layer
-        return recurrent + kda_index * self.conv_tiles_per_layer
-
     def blocks_for(self, num_tokens: int) -> int:
         """KV blocks that hold `num_tokens` tokens."""
         return -(-num_tokens // self.block_size)
+
+    def first_recurrent_tile(self, kda_index: int) -> int:
+        """Tile of a state at which the `kda_index`-th KDA layer's recurrent matrices start."""
+        raise NotImplementedError
+
+    def first_conv_tile(self, kda_index: int) -> int:
+        """Tile of a state at which the `kda_index`-th KDA layer's convolution window starts."""
+        raise NotImplementedError
+
+    @property
+    def first_recurrent_tiles(self) -> tuple[int, ...]:
+        """`first_recurrent_tile` of each KDA layer."""
+        return tuple(self.first_recurrent_tile(index) for index in range(self.num_kda_layers))
+
+    @property
+    def first_conv_tiles(self) -> tuple[int, ...]:
+        """`first_conv_tile` of each KDA layer."""
+        return tuple(self.first_conv_tile(index) for index in range(self.num_kda_layers))
+
+
+class PagedLayout(TiledLayout, frozen=True, kw_only=True):
+    """The default: the block stays as asked, all matrices then all windows lie without gaps."""
+
+    @property
+    def pages_per_state(self) -> int:
+        """Pages that a state takes."""
+        return math.ceil(self.state_tiles / self.tiles_per_page)
+
+    def first_recurrent_tile(self, kda_index: int) -> int:
+        """Tile at which the `kda_index`-th KDA layer's matrices start: layer-major, from tile 0."""
+        return kda_index * self.recurrent_tiles_per_layer
+
+    def first_conv_tile(self, kda_index: int) -> int:
+        """Tile at which the `kda_index`-th KDA layer's window starts: after all layers' matrices."""
+        recurrent = self.num_kda_layers * self.recurrent_tiles_per_layer
+        return recurrent + kda_index * self.conv_tiles_per_layer
 
 
 def paged_layout(
@@ -184,9 +242,36 @@ def paged_layout(
     Raises:
         ConfigError: sizes that can't be laid out, with the limit and what to change.
     """
-    kda, mla = spec.kda, spec.mla
     if block_size < 1:
         raise ConfigError(f"block_size must be at least 1. Given: {block_size}.")
+    sizes = rank_sizes(
+        spec,
+        kv_itemsize=kv_itemsize,
+        conv_itemsize=conv_itemsize,
+        recurrent_itemsize=recurrent_itemsize,
+        tensor_parallel=tensor_parallel,
+    )
+    token_bytes = len(spec.mla_layers) * spec.mla.row_dim * kv_itemsize
+    row_bytes = spec.kda.head_dim * recurrent_itemsize
+    tile_rows = next(dividing_tile_rows(spec.kda.head_dim, row_bytes, block_size * token_bytes), None)
+    if tile_rows is None:
+        step = row_bytes // math.gcd(row_bytes, token_bytes)
+        raise ConfigError(
+            f"block_size must be a multiple of {step} for this model, so that rows of {row_bytes} bytes of a "
+            f"state fill its pages. Given: {block_size}, pages of {block_size * token_bytes} bytes."
+        )
+    return PagedLayout(block_size=block_size, tile_rows=tile_rows, **sizes)
+
+
+def rank_sizes(
+    spec: ModelSpec, *, kv_itemsize: int, conv_itemsize: int, recurrent_itemsize: int, tensor_parallel: int
+) -> dict[str, int]:
+    """The fields of a `TiledLayout` that the model and the dtypes decide: all but block_size and tile_rows.
+
+    Raises:
+        ConfigError: ranks that don't divide the heads, or a model without one of the layer kinds.
+    """
+    kda = spec.kda
     if tensor_parallel < 1:
         raise ConfigError(f"tensor_parallel must be at least 1. Given: {tensor_parallel}.")
     if kda.num_heads % tensor_parallel:
@@ -195,35 +280,26 @@ def paged_layout(
         )
     if not spec.mla_layers or not spec.kda_layers:
         raise ConfigError(
-            "The paged layout needs at least one MLA and one KDA layer. "
+            "A layout needs at least one MLA and one KDA layer. "
             f"Given: {len(spec.mla_layers)} MLA, {len(spec.kda_layers)} KDA."
         )
     num_heads = kda.num_heads // tensor_parallel
-    page_bytes = block_size * len(spec.mla_layers) * mla.row_dim * kv_itemsize
-    return PagedLayout(
-        block_size=block_size,
-        num_mla_layers=len(spec.mla_layers),
-        num_kda_layers=len(spec.kda_layers),
-        row_dim=mla.row_dim,
-        kv_itemsize=kv_itemsize,
-        num_heads=num_heads,
-        head_dim=kda.head_dim,
-        tile_rows=_tile_rows(kda, page_bytes, block_size, recurrent_itemsize),
-        conv_channels=3 * num_heads * kda.head_dim,
-        conv_window=kda.conv_window,
-        conv_itemsize=conv_itemsize,
-        recurrent_itemsize=recurrent_itemsize,
-    )
+    return {
+        "num_mla_layers": len(spec.mla_layers),
+        "num_kda_layers": len(spec.kda_layers),
+        "row_dim": spec.mla.row_dim,
+        "kv_itemsize": kv_itemsize,
+        "num_heads": num_heads,
+        "head_dim": kda.head_dim,
+        "conv_channels": 3 * num_heads * kda.head_dim,
+        "conv_window": kda.conv_window,
+        "conv_itemsize": conv_itemsize,
+        "recurrent_itemsize": recurrent_itemsize,
+    }
 
 
-def _tile_rows(kda: KdaSpec, page_bytes: int, block_size: int, itemsize: int) -> int:
-    """Most rows, at most 16, whose tile divides both the page and the head's matrix."""
-    row_bytes = kda.head_dim * itemsize
-    for rows in range(min(MAX_TILE_ROWS, kda.head_dim), 0, -1):
-        if kda.head_dim % rows == 0 and page_bytes % (rows * row_bytes) == 0:
-            return rows
-    step = row_bytes // math.gcd(row_bytes, page_bytes // block_size)
-    raise ConfigError(
-        f"block_size must be a multiple of {step} for this model, so that rows of {row_bytes} bytes of a "
-        f"state fill its pages. Given: {block_size}, pages of {page_bytes} bytes."
-    )
+def dividing_tile_rows(head_dim: int, row_bytes: int, run_bytes: int) -> Iterator[int]:
+    """Rows of a tile, at most 16, most first: they divide a head's rows and their bytes `run_bytes`."""
+    for rows in range(min(MAX_TILE_ROWS, head_dim), 0, -1):
+        if head_dim % rows == 0 and run_bytes % (rows * row_bytes) == 0:
+            yield rows

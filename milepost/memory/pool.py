@@ -246,7 +246,8 @@ class PagePool:
             lease: who holds them; no step that writes them may be running.
             pages: reserved or owned pages of the lease.
             tainted: the owner failed, so that owned pages must be scrubbed before they are read.
-                What was published of them before is not in doubt: only completed steps publish.
+                What was published of them before is not in doubt: only completed steps publish. What
+                the failed step has written behind it, in the same page, is the caller's to scrub.
         """
         if lease.in_step:
             raise InvariantError(f"{lease!r} can't release pages that a running step may write")

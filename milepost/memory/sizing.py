@@ -11,6 +11,7 @@ from milepost.errors import ConfigError
 from milepost.machine import available_memory, total_memory, usable_cores
 from milepost.memory.capacity import max_sequence_tokens, sequence_pages
 from milepost.memory.layout import Layout
+from milepost.memory.reuse_notes import reuse_notes
 from milepost.model_spec import ModelSpec
 
 __all__ = ["resolve"]
@@ -29,7 +30,7 @@ def resolve(
     Args:
         config: what was asked.
         spec: the model; its `max_position` limits a sequence.
-        layout: built with `config.layout_options()`.
+        layout: the one that `config.layout` names, built with `config.layout_options()`.
         weight_bytes: weights that are still to be loaded, kept free of the default arena.
         available_bytes: memory of the machine to share out; None asks the system.
 
@@ -47,7 +48,7 @@ def resolve(
             f"bytes (the dummy page, {layout.pages_per_state} for its state, {layout.pages_per_block} for "
             f"its first KV block), {smallest * layout.page_bytes} bytes. "
             f"Given: {_budget_text(config, budget)}. "
-            f"Set memory to {smallest * layout.page_bytes} or more, or choose a smaller block_size."
+            f"Set memory to {smallest * layout.page_bytes} or more, or choose {_smaller_pages(config)}."
         )
     # The last token drawn is never computed, so it needs no room in a page.
     longest = max_sequence_tokens(layout, num_pages) + 1
@@ -58,13 +59,15 @@ def resolve(
             f"({format_bytes(need)}). Given: {_budget_text(config, budget)}, which is enough for "
             f"{longest}. Set memory to {need} or more, or max_model_len to {longest} or less."
         )
+    max_model_len = min(asked_len, longest)
+    cache = config.resolved_cache(layout.block_size)
     return ResolvedConfig(
         dtype=config.resolved_dtype,
         kv_dtype=config.resolved_kv_dtype,
         recurrent_dtype=config.resolved_recurrent_dtype,
         num_pages=num_pages,
         memory_bytes=num_pages * layout.page_bytes,
-        max_model_len=min(asked_len, longest),
+        max_model_len=max_model_len,
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=config.max_num_batched_tokens,
         seed=config.seed,
@@ -72,7 +75,8 @@ def resolve(
         threads=config.threads or usable_cores(),
         served_model_name=config.served_model_name or _printable(Path(config.model).resolve().name),
         check_states=config.check_states,
-        cache=config.resolved_cache(layout.block_size),
+        notes=reuse_notes(layout, max_model_len, None if cache is None else cache.match_unit),
+        cache=cache,
     )
 
 
@@ -103,6 +107,11 @@ def _arena_budget(
     share = max(0, int(MEMORY_SHARE * (available - weight_bytes)))
     usable_pages = 1 + config.max_num_seqs * sequence_pages(layout, model_len - 1)
     return min(share, usable_pages * layout.page_bytes)
+
+
+def _smaller_pages(config: EngineConfig) -> str:
+    # A grown block is as long as a state is large, whatever it grows by.
+    return "a smaller block_size" if config.layout == "paged" else "the paged layout, whose pages are smaller"
 
 
 def _budget_text(config: EngineConfig, budget: int) -> str:

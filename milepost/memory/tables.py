@@ -111,6 +111,11 @@ class SequencePages:
         return self._lease.num_pages
 
     @property
+    def num_shared(self) -> int:
+        """Pages of others at the beginning of the block table."""
+        return self._num_shared
+
+    @property
     def in_step(self) -> bool:
         """Whether a step that writes these pages is running."""
         return self._lease.in_step

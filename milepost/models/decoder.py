@@ -71,7 +71,7 @@ def _finite_rows(stream: ResidualStream, ragged: Ragged) -> Tensor:
     is read by the very step that writes it: a token attends to its own KV row, so a NaN row makes its
     score NaN, and KDA's output o = S^T q reads all of the updated state (0 * NaN is NaN too). Infinities
     turn into NaN in the next norm (inf * 0). Two ways around remain, both at values near float32's
-    limit, 3e38: an infinite key whose scores are -inf in every head, and a state that overflows in
+    limit, 3e38: an infinite k_pe whose scores are -inf in every head, and a state that overflows in
     the last update only. The runner looks at the snapshots themselves for the second.
     """
     running = stream.banks[-1] if stream.running is None else stream.running  # [tokens, hidden]

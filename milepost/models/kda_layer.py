@@ -9,15 +9,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from milepost.kernels.kda import head_tiles
 from milepost.kernels.ops import Ops
-from milepost.kernels.paging import PagedState
-from milepost.kernels.short_conv import window_tiles
 from milepost.model_spec import ModelSpec
 from milepost.models.inputs import StepInputs
 from milepost.models.weights import WeightReader
 
-__all__ = ["KdaLayer", "first_conv_tile", "first_recurrent_tile"]
+__all__ = ["KdaLayer"]
 
 
 class KdaLayer:
@@ -25,7 +22,7 @@ class KdaLayer:
 
     Args:
         spec: the model.
-        kda_index: number of this layer among the KDA layers, which decides where its state lies.
+        kda_index: number of this layer among the KDA layers; the step's inputs say where its state lies.
         reader: scoped to the layer's ``self_attn.``.
         ops: the kernels.
     """
@@ -58,31 +55,16 @@ class KdaLayer:
         kda, ops, state, ragged = self._spec.kda, self._ops, inputs.state, inputs.ragged
         heads = (-1, kda.num_heads, kda.head_dim)
         u, f, b, gate = torch.split(linear(x, self._in_proj), self._in_sizes, dim=-1)
-        conv_tile = first_conv_tile(self._spec, state, self._kda_index)
+        conv_tile = state.conv_tiles[self._kda_index]
         qkv = ops.short_conv(u, self._conv, state, conv_tile, ragged)  # [tokens, 3 * channels]
         q, k, v = (part.view(heads) for part in qkv.chunk(3, dim=-1))  # [tokens, heads, dim]
         z = linear(f, self._f_b).to(self._wide) + self._dt_bias
         g = ops.kda_gate(z.view(heads), self._a_log, kda.gate_lower_bound)
         # A beta below float32 costs measurable accuracy on the real model.
         beta = b.to(self._wide).sigmoid()  # [tokens, heads]
-        tile = first_recurrent_tile(self._spec, state, self._kda_index)
+        tile = state.recurrent_tiles[self._kda_index]
         o = ops.kda(q, k, v, g, beta, state, tile, ragged)
         if self._g_b is not None:
             gate = linear(gate, self._g_b)
         y = ops.gated_head_norm(o, gate.view(heads), self._o_norm, self._spec.norm_eps)
         return linear(y.flatten(1), self._o_proj)
-
-
-def first_recurrent_tile(spec: ModelSpec, state: PagedState, kda_index: int) -> int:
-    """Tile of a state at which the `kda_index`-th KDA layer's matrices start (layer-major, then heads).
-
-    The same order as `milepost.memory.layout.PagedLayout`, which a model can't import.
-    """
-    return kda_index * spec.kda.num_heads * head_tiles(state)
-
-
-def first_conv_tile(spec: ModelSpec, state: PagedState, kda_index: int) -> int:
-    """Tile of a state at which the `kda_index`-th KDA layer's window starts: after all matrices."""
-    kda = spec.kda
-    behind_matrices = first_recurrent_tile(spec, state, len(spec.kda_layers))
-    return behind_matrices + kda_index * window_tiles(state, kda.conv_window, 3 * kda.channels)

@@ -30,7 +30,7 @@ from milepost.prefix.ghosts import Ghosts
 from milepost.prefix.index import Found, PrefixIndex
 from milepost.prefix.keys import KeyHasher
 from milepost.prefix.nodes import Node, Snapshot
-from milepost.prefix.plan import PlannedSnapshot, PromptView, Reason
+from milepost.prefix.plan import PlannedSnapshot, PromptView, Reason, SnapshotPlan
 from milepost.prefix.policies import parse_policy
 from milepost.prefix.reports import CacheStats, Explanation, Loss
 from milepost.prefix.salts import SaltMemory
@@ -112,8 +112,8 @@ class PrefixCache:
         """What a request with these tokens, prompt and drawn ones, would hit now."""
         trail.chain.extend(tokens)
         found = self.index.find(trail.chain, tokens)
-        hit = 0 if found.usable is None else found.usable.position
-        return Match(hit, found.matched.position, found.usable, found)
+        node = None if trail.private else found.usable
+        return Match(0 if node is None else node.position, found.matched.position, node, found)
 
     def guard(self, match: Match) -> None:
         """Keep what `match` found from eviction: its path and its snapshot."""
@@ -146,16 +146,23 @@ class PrefixCache:
         if trail.first_look:
             self._note_first_look(trail, match, tokens, in_flight)
             self._policy.observe(view)
-        trail.follow(self._policy.plan(view), match.hit)
+        trail.follow(SnapshotPlan() if trail.private else self._policy.plan(view), match.hit)
         node = match.node
         if node is None or node.snapshot is None:
             return [], None
-        trail.end = node
+        self.index.hold(node)
+        trail.base = trail.end = node
         trail.unit_node = self._unit_node(node)
         self._consume(trail, node.snapshot)
         table = self.index.block_table(node)
         whole = node.position // self._layout.block_size
         return table[:whole], table[whole] if whole < len(table) else None
+
+    def go_private(self, trail: Trail) -> None:
+        """Let the request neither use nor feed the cache from now on."""
+        trail.private = True
+        trail.follow(SnapshotPlan(), 0)
+        self._let_go(trail)
 
     def copied(self, trail: Trail) -> None:
         """The copies of a life's beginning have run."""
@@ -190,6 +197,8 @@ class PrefixCache:
         """A completed step has brought a request to `computed` tokens: its whole units are cached now."""
         unit = self.config.match_unit
         node = trail.unit_node
+        if trail.private:
+            return
         if computed - node.position < unit:
             return
         trail.chain.extend(tokens)
@@ -234,8 +243,7 @@ class PrefixCache:
     def end(self, trail: Trail) -> None:
         """A life is over; what it published stays until it is evicted."""
         self.copied(trail)
-        self.index.unhold(trail.end)
-        trail.end = trail.unit_node = self.index.root
+        self._let_go(trail)
         trail.resumed = None
 
     def withdrawn(self, count: int) -> None:
@@ -318,6 +326,7 @@ class PrefixCache:
             tokens,
             match.found,
             self.config.match_unit,
+            hit=match.hit,
             in_flight=in_flight,
             other_salt=self._salts.seen_elsewhere(trail.request.cache_salt, tokens),
         )
@@ -333,6 +342,11 @@ class PrefixCache:
         trail.source = trail.resumed = snapshot
         partial = snapshot.position % self._layout.block_size > 0
         self._counts["copied_pages"] += len(snapshot.pages) + partial
+
+    def _let_go(self, trail: Trail) -> None:
+        self.index.unhold(trail.base)
+        self.index.unhold(trail.end)
+        trail.base = trail.end = trail.unit_node = self.index.root
 
     def _guard(self, trail: Trail, node: Node) -> None:
         self.index.hold(node)

@@ -58,6 +58,7 @@ def losses(
     found: Found,
     match_unit: int,
     *,
+    hit: int | None = None,
     in_flight: int = 0,
     other_salt: bool = False,
 ) -> dict[str, int]:
@@ -69,11 +70,13 @@ def losses(
         tokens: the prompt.
         found: its look-up.
         match_unit: tokens between full keys.
+        hit: tokens that are not computed; None for all that the look-up found.
         in_flight: tokens of the prompt that a running request has planned to compute or is computing.
         other_salt: whether the prompt's beginning is known under another salt. How far it would have
             been matched there is not known, so all tokens that would be unseen are charged to the salt.
     """
-    position = 0 if found.usable is None else found.usable.position
+    usable = 0 if found.usable is None else found.usable.position
+    position = usable if hit is None else hit
     last = len(tokens) - 1  # always computed
     shares: dict[str, int] = {}
 
@@ -84,6 +87,7 @@ def losses(
             shares[loss.value] = shares.get(loss.value, 0) + up_to - position
             position = up_to
 
+    charge(Loss.NO_MEMORY, usable)
     charge(Loss.EVICTED_STATE, min(ghosts.deepest_state(chain.full) * match_unit, found.matched.position))
     uncovered = found.matched.position - position
     charge(Loss.BELOW_UNIT if uncovered < match_unit else Loss.NO_SNAPSHOT, found.matched.position)

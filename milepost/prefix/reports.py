@@ -20,6 +20,7 @@ class Loss(enum.Enum):
     BELOW_UNIT = "below_unit"  # the same, by less than a match unit
     SALT = "salt"  # cached under another salt
     NOT_PUBLISHED = "not_published"  # another request is computing them right now
+    NO_MEMORY = "no_memory"  # cached, and the request did not fit beside what it would have resumed from
     CAP = "cap"  # the last token, which is always computed
 
 

@@ -20,7 +20,9 @@ class Trail:
     Attributes:
         request: whose it is.
         chain: the keys of its tokens.
-        end: the node that guards its path, while it runs.
+        base: the node that it resumed from, held as long as it runs: it shares the blocks below. The
+            same tokens may be cached again in other pages, so holding what it publishes is not enough.
+        end: the deepest node of its path, held so that there is a path to publish on.
         unit_node: the deepest unit node of its path.
         source: the snapshot that it resumed from, until the copy has run.
         resumed: the same, as long as no deeper snapshot of its own stands.
@@ -30,6 +32,7 @@ class Trail:
         keep_last: whether the last computed token gets a snapshot.
         keep_output_ends: whether message ends that the model makes get one.
         match_unit: tokens between full keys.
+        private: whether it neither uses nor feeds the cache any more, because there is no memory for both.
         first_look: whether nobody has looked this request up yet.
         hit: tokens that its first look-up saved.
         losses: the others, by `Loss` value.
@@ -40,6 +43,7 @@ class Trail:
         "_periods",
         "_points",
         "_spare",
+        "base",
         "chain",
         "end",
         "first_look",
@@ -50,6 +54,7 @@ class Trail:
         "match_unit",
         "next_due",
         "planned_to",
+        "private",
         "request",
         "resumed",
         "source",
@@ -60,11 +65,13 @@ class Trail:
         self.request = request
         self.chain = chain
         self.match_unit = match_unit
+        self.base = root
         self.end = root
         self.unit_node = root
         self.source: Snapshot | None = None
         self.resumed: Snapshot | None = None
         self.planned_to = _NEVER if request.output_reusable else len(request.prompt_token_ids)
+        self.private = False
         self.first_look = True
         self.hit = 0
         self.losses: dict[str, int] = {}
@@ -72,7 +79,7 @@ class Trail:
 
     def follow(self, plan: SnapshotPlan, start: int) -> None:
         """Begin a life at `start` computed tokens with this plan."""
-        self._points = list(plan.points)
+        self._points = [point for point in plan.points if point.position <= self.planned_to]
         self._next_point = 0
         self._periods = plan.periods
         self._spare = plan.spare_period

@@ -22,7 +22,7 @@ from milepost.byte_counts import format_bytes
 from milepost.errors import ConfigError, InvariantError
 from milepost.kernels.finite import finite_rows
 from milepost.kernels.paging import PagedState, StateSnapshots
-from milepost.memory.layout import DUMMY_PAGE, PagedLayout
+from milepost.memory.layout import DUMMY_PAGE, TiledLayout
 
 __all__ = ["Arena"]
 
@@ -47,7 +47,7 @@ class Arena:
 
     def __init__(
         self,
-        layout: PagedLayout,
+        layout: TiledLayout,
         num_pages: int,
         *,
         kv_dtype: torch.dtype,
@@ -68,10 +68,22 @@ class Arena:
             num_tiles, layout.tile_rows, layout.head_dim
         )
         self.conv: Tensor = self.bytes.view(conv_dtype).view(num_tiles, -1)
+        self._recurrent_tiles = layout.first_recurrent_tiles
+        self._conv_tiles = layout.first_conv_tiles
 
     def scrub(self, pages: Sequence[int]) -> None:
         """Fill pages with zeros."""
         self._fill(pages, 0)
+
+    def scrub_tails(self, tails: Sequence[tuple[int, int]]) -> None:
+        """Fill KV pages with zeros behind their first tokens.
+
+        Args:
+            tails: (page, tokens that stay) pairs.
+        """
+        self._check_pages({page for page, _ in tails})
+        for page, kept in tails:
+            self.kv[page, :, kept:] = 0
 
     def poison(self, pages: Sequence[int]) -> None:
         """Fill pages with bytes that are NaN in whatever dtype they are read (for tests)."""
@@ -127,6 +139,8 @@ class Arena:
             conv=self.conv,
             table=tables,
             tiles_per_page=self.layout.tiles_per_page,
+            recurrent_tiles=self._recurrent_tiles,
+            conv_tiles=self._conv_tiles,
             snapshots=snapshots,
         )
 
@@ -137,12 +151,13 @@ class Arena:
             [rows] bool.
         """
         layout = self.layout
-        tiles = states.tile_ids(0, layout.num_kda_layers * layout.recurrent_tiles_per_layer)
-        # State by state: a gathered copy of one stays in cache.
-        finite = torch.cat([finite_rows(self.recurrent[row].view(1, -1)) for row in tiles])  # [rows]
+        finite = torch.ones(states.table.shape[0], dtype=torch.bool)
         window_size = layout.conv_window * layout.conv_channels
-        for kda_index in range(layout.num_kda_layers):
-            tiles = states.tile_ids(layout.first_conv_tile(kda_index), layout.conv_tiles_per_layer)
+        for recurrent_tile, conv_tile in zip(states.recurrent_tiles, states.conv_tiles, strict=True):
+            tiles = states.tile_ids(recurrent_tile, layout.recurrent_tiles_per_layer)
+            # State by state: a gathered copy of one stays in cache.
+            finite &= torch.cat([finite_rows(self.recurrent[row].view(1, -1)) for row in tiles])  # [rows]
+            tiles = states.tile_ids(conv_tile, layout.conv_tiles_per_layer)
             finite &= finite_rows(self.conv[tiles].flatten(1)[:, :window_size])
         return finite
 

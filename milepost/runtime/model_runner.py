@@ -11,7 +11,7 @@ from torch import Tensor
 
 from milepost.config import ResolvedConfig
 from milepost.errors import EngineStoppedError, InvariantError
-from milepost.memory.layout import PagedLayout
+from milepost.memory.layout import TiledLayout
 from milepost.models.inputs import StepInputs
 from milepost.models.outputs import StepOutput
 from milepost.runtime.arena import Arena
@@ -61,7 +61,7 @@ class ModelRunner:
     def __init__(
         self,
         model: StepModel,
-        layout: PagedLayout,
+        layout: TiledLayout,
         num_pages: int,
         *,
         kv_dtype: torch.dtype = torch.float32,
@@ -78,7 +78,7 @@ class ModelRunner:
         self._check_states = check_states
 
     @classmethod
-    def from_config(cls, model: StepModel, layout: PagedLayout, config: ResolvedConfig) -> ModelRunner:
+    def from_config(cls, model: StepModel, layout: TiledLayout, config: ResolvedConfig) -> ModelRunner:
         """Build with the numbers of a resolved config; `layout` is the one it was resolved with."""
         return cls(
             model,
@@ -118,6 +118,7 @@ class ModelRunner:
         self._sampler.forget(batch.released)
         self._sampler.learn(batch.new_requests)
         arena.scrub(batch.scrubs)
+        arena.scrub_tails(batch.tail_scrubs)
         arena.copy_pages(batch.copies)
         if not batch.rows:
             return BatchResult(step=batch.step, rows=())

@@ -35,6 +35,7 @@ class Lives:
         self._pool = pool
         self._cache = cache
         self._copies: list[tuple[int, int]] = []
+        self._tail_scrubs: list[tuple[int, int]] = []
 
     @property
     def num_available(self) -> int:
@@ -118,6 +119,12 @@ class Lives:
         self._copies.clear()
         return copies
 
+    def take_tail_scrubs(self) -> tuple[tuple[int, int], ...]:
+        """What the coming step must scrub behind the cached part of pages."""
+        tail_scrubs = tuple(self._tail_scrubs)
+        self._tail_scrubs.clear()
+        return tail_scrubs
+
     def step_done(self, sequence: Sequence, outcome: RowResult) -> None:
         """A step has brought `sequence`, still alive, to `num_computed` tokens: publish what it wrote."""
         cache, trail, pages = self._cache, sequence.trail, pages_of(sequence)
@@ -127,6 +134,17 @@ class Lives:
         cache.publish(trail, sequence.tokens, min(sequence.num_computed, trail.planned_to), pages.block_table)
         if sequence.ordered:
             self._settle_orders(cache, sequence, outcome)
+
+    def go_private(self, sequence: Sequence) -> bool:
+        """Let the one request that runs do without the cache, because it does not fit beside it.
+
+        Returns:
+            False when it shares cached blocks: its life must end, and the next one be private.
+        """
+        if self._cache is None or sequence.trail is None:
+            raise InvariantError(f"{sequence.request_id!r} does not fit alone: {self._pool.counts()}")
+        self._cache.go_private(sequence.trail)
+        return not pages_of(sequence).num_shared
 
     def message_ended(self, sequence: Sequence) -> None:
         """The model has ended a message with the last known token, and goes on."""
@@ -143,10 +161,12 @@ class Lives:
         """
         cache, trail, pages = self._cache, sequence.trail, pages_of(sequence)
         if cache is not None and trail is not None:
-            if keep is not None and sequence.num_computed and len(pages.state_table):
+            if keep is not None and sequence.num_computed and not trail.private:
                 self._keep_state(cache, sequence, keep)
             cache.withdrawn(len(sequence.ordered))
             cache.end(trail)
+            if tainted:
+                self._scrub_tail(sequence, pages)
         sequence.ordered.clear()
         pages.release(tainted=tainted)
         sequence.pages = None
@@ -166,6 +186,12 @@ class Lives:
             block = sequence.num_computed // self._layout.block_size
             self._copies.append((sequence.partial_source, pages.block_table[block]))
             sequence.partial_source = None
+
+    def _scrub_tail(self, sequence: Sequence, pages: SequencePages) -> None:
+        """The failed step wrote behind the computed tokens, maybe into a block that is cached up to there."""
+        block, kept = divmod(sequence.num_computed, self._layout.block_size)
+        if kept and self._pool.references(pages.block_table[block]):
+            self._tail_scrubs.append((pages.block_table[block], kept))
 
     def _settle_orders(self, cache: PrefixCache, sequence: Sequence, outcome: RowResult) -> None:
         assert sequence.trail is not None

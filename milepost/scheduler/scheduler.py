@@ -130,7 +130,7 @@ class Scheduler:
         # The batch that carries these scrubs runs them before its rows, so the pages are free now.
         scrubs = self._pool.take_tainted()
         step = _Step(self._config.token_budget)
-        if self._plan_running(step):
+        if self._plan_running(step) or not self._roster.running:
             self._plan_waiting(step)
         if not step.chunks:
             raise InvariantError(
@@ -162,7 +162,8 @@ class Scheduler:
             pages_of(sequence).end_step()
             if not self._roster.is_alive(sequence):
                 # It ended while the step ran; only now does nobody write its pages.
-                self._lives.end(sequence, tainted=outcome.error is not None)
+                finite = outcome.error is None and len(outcome.snapshots) == len(row.snapshots)
+                self._lives.end(sequence, tainted=not finite)
             elif outcome.error is not None:
                 updates.append(self._end(sequence, FinishReason.ERROR, error=outcome.error))
             else:
@@ -262,11 +263,16 @@ class Scheduler:
             if count:
                 step.take(sequence, count)
                 index += 1
+                continue
+            undisturbed = False
+            if len(self._roster.running) == 1:
+                # What it keeps cached beside its own pages is in its way.
+                if not self._lives.go_private(sequence):
+                    self._preempt(sequence, keep=False)
             else:
                 # The last in line pays, which may be the one that asks; those before `index` have
                 # their chunks and are never touched.
                 self._preempt(self._roster.running[-1])
-                undisturbed = False
         return undisturbed
 
     def _plan_waiting(self, step: _Step) -> None:
@@ -340,9 +346,9 @@ class Scheduler:
                 return 0
         return count
 
-    def _preempt(self, sequence: Sequence) -> None:
+    def _preempt(self, sequence: Sequence, *, keep: bool = True) -> None:
         """Take a running request's pages. It waits; its state stays as a snapshot while there is memory."""
-        self._lives.end(sequence, keep=Reason.PREEMPTED)
+        self._lives.end(sequence, keep=Reason.PREEMPTED if keep else None)
         sequence.num_computed = 0
         sequence.num_preemptions += 1
         self._num_preemptions += 1
@@ -378,6 +384,7 @@ class Scheduler:
             new_requests=tuple(new_requests),
             released=tuple(self._released),
             scrubs=scrubs,
+            tail_scrubs=self._lives.take_tail_scrubs(),
             copies=self._lives.take_copies(),
         )
         self._released.clear()

@@ -37,6 +37,7 @@ class TagExecutor:
         tiers: what stands behind the arena; without it a transfer is an error.
 
     Attributes:
+        memory: the arena, for tests that look into it.
         num_rows: rows run so far.
     """
 
@@ -56,10 +57,10 @@ class TagExecutor:
         self._layout = layout
         self._vocab_size = vocab_size
         self._salt_of = salt_of
-        self._memory = TagMemory(num_pages, free_pages, cached_pages)
+        self.memory = TagMemory(num_pages, free_pages, cached_pages)
         self._tiers = tiers
         if tiers is not None:
-            tiers.attach(self._memory)
+            tiers.attach(self.memory)
         self._tokens: dict[str, list[int]] = {}
         # Per request, the tag of each prefix, by its length.
         self._tags: dict[str, list[int]] = {}
@@ -85,9 +86,10 @@ class TagExecutor:
         if self._tiers is not None:
             # What is freed by this very step is not poisoned yet.
             self._tiers.demote(batch.transfers)
-        self._memory.begin()
-        self._memory.scrub(batch.scrubs)
-        self._memory.copy(batch.copies)
+        self.memory.begin()
+        self.memory.scrub(batch.scrubs)
+        self.memory.scrub_tails(batch.tail_scrubs)
+        self.memory.copy(batch.copies)
         if self._tiers is not None:
             self._tiers.start(batch.transfers)
         self._require_disjoint(batch)
@@ -133,13 +135,13 @@ class TagExecutor:
             who, complete = repr(row.request_id), row.start // size
             orders = [page for order in row.snapshots for page in order.pages]
             for page in [*row.state_table, *orders, *row.block_table[complete:]]:
-                self._memory.require_usable(page, who)
+                self.memory.require_usable(page, who)
                 if page in own or page in shared:
                     other = own[page] if page in own else shared[page][1]
                     raise InvariantError(f"{who} and {other} both name page {page}")
                 own[page] = who
             for index, page in enumerate(row.block_table[:complete]):
-                self._memory.require_usable(page, who)
+                self.memory.require_usable(page, who)
                 other_index, other = shared.setdefault(page, (index, who))
                 if page in own or other_index != index:
                     raise InvariantError(f"{who} and {own.get(page, other)} both name page {page}")
@@ -169,9 +171,9 @@ class TagExecutor:
         self._failing.discard(row.request_id)
         who, size = repr(row.request_id), self._layout.block_size
         orders = [page for order in row.snapshots for page in order.pages]
-        self._memory.ruin([*row.state_table, *orders], who)
+        self.memory.ruin([*row.state_table, *orders], who)
         for index in range(row.start // size, len(row.block_table)):
-            self._memory.ruin_block(row.block_table[index], max(0, row.start - index * size), who)
+            self.memory.ruin_block(row.block_table[index], max(0, row.start - index * size), who)
         return RowResult(request_id=row.request_id, error="non-finite logits")
 
     def _require_right_row(self, row: Row, tokens: list[int], end: int) -> None:
@@ -207,7 +209,7 @@ class TagExecutor:
         tags, size, who = self._tags[row.request_id], self._layout.block_size, repr(row.request_id)
         for first in range(0, row.start, size):
             page, end = row.block_table[first // size], min(first + size, row.start)
-            block = self._memory.pages[page]
+            block = self.memory.pages[page]
             held = block[: end - first] if isinstance(block, list) else []
             wanted = tags[first + 1 : end + 1]
             if held != wanted:
@@ -216,7 +218,7 @@ class TagExecutor:
                 raise InvariantError(f"{who} reads foreign KV at position {position}")
         if row.start:
             for logical, page in enumerate(row.state_table):
-                held_state = self._memory.pages[page]
+                held_state = self.memory.pages[page]
                 if held_state != StateTag(tags[row.start], row.start, logical):
                     raise InvariantError(
                         f"{who} reads a state that is not its own: {held_state} for {row.start} tokens"
@@ -227,14 +229,14 @@ class TagExecutor:
         tags, size, who = self._tags[row.request_id], self._layout.block_size, repr(row.request_id)
         for position in range(row.start, end):
             page = row.block_table[position // size]
-            self._memory.write_slot(page, position % size, tags[position + 1], who)
+            self.memory.write_slot(page, position % size, tags[position + 1], who)
         finite = []
         for order in row.snapshots:
             if row.request_id in self._failing_snapshots:
                 self._failing_snapshots.discard(row.request_id)
-                self._memory.ruin(order.pages, who)
+                self.memory.ruin(order.pages, who)
             else:
-                self._memory.write_state(order.pages, tags[order.position], order.position, who)
+                self.memory.write_state(order.pages, tags[order.position], order.position, who)
                 finite.append(order.position)
-        self._memory.write_state(row.state_table, tags[end], end, who)
+        self.memory.write_state(row.state_table, tags[end], end, who)
         return tuple(finite)

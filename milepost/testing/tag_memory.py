@@ -124,6 +124,17 @@ class TagMemory:
                 raise InvariantError(f"a scrub changes page {page}, which is cached or loading")
             self.pages[page] = Unreadable.POISON
 
+    def scrub_tails(self, tails: Iterable[tuple[int, int]]) -> None:
+        """Fill blocks with zeros behind their first slots; what is cached lies before."""
+        for page, kept in tails:
+            block = self.pages[page]
+            if isinstance(block, list):
+                del block[kept:]
+            elif page not in self._free:
+                raise InvariantError(f"the tail of page {page} is scrubbed, which is no block")
+            else:
+                self.pages[page] = Unreadable.POISON
+
     def copy(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy whole pages, (source, target) each."""
         sources, targets = {source for source, _ in pairs}, [target for _, target in pairs]

@@ -84,7 +84,7 @@ def test_help_gives_the_defaults(capsys: Capture) -> None:
     assert run(["serve", "--help"]) == 0
     text = " ".join(capsys.readouterr().out.split())
     config = EngineConfig(model="x")
-    assert f"Tokens of a KV block. [default: {config.block_size}]" in text
+    assert f"Tokens of a KV block; aligned grows it in such steps. [default: {config.block_size}]" in text
     assert f"at the same time. [default: {config.max_num_seqs}]" in text
     assert f"of one step. [default: {config.max_num_batched_tokens}]" in text
     assert f"at the end. [default: {DEFAULT_DRAIN_SECONDS:.0f}]" in text
@@ -256,7 +256,29 @@ def test_inspect_lays_pages_out_as_asked(quiet_k3: Path, capsys: Capture) -> Non
     base = pages()
     assert pages("--block-size", "128")["page_bytes"] == 2 * base["page_bytes"]
     assert pages("--kv-dtype", "float32")["page_bytes"] == 2 * base["page_bytes"]
+    assert pages("--kv-dtype", "float8")["page_bytes"] * 2 == base["page_bytes"]
     assert pages("--tp", "5")["state_bytes"] * 5 == base["state_bytes"]
+
+
+def test_inspect_shows_how_the_aligned_layout_grows_the_block(quiet_k3: Path, capsys: Capture) -> None:
+    arguments = ["inspect", str(quiet_k3), "--layout", "aligned", "--block-size", "8"]
+    assert run([*arguments, "--json"]) == 0
+    pages = json.loads(capsys.readouterr().out)["pages"]
+    assert pages["layout"] == "aligned"
+    steps = pages["steps"]
+    assert steps["block_size"] == pages["block_size"] >= steps["grown_block"] >= steps["state_rows"]
+    assert run(arguments) == 0
+    shown = capsys.readouterr().out
+    assert f"{steps['grown_block']:,} tokens hold a layer's state in steps of 8" in shown
+    assert f"padded by {steps['layer_padding_bytes']:,} B" in shown
+
+
+def test_a_block_longer_than_any_sequence_is_said_at_start(quiet_k3: Path, capsys: Capture) -> None:
+    options = ["--layout", "aligned", "--max-model-len", "16", "--max-tokens", "2"]
+    assert generate(quiet_k3, "--prompt", "abc", *options) == 0
+    shown = capsys.readouterr().err
+    assert "milepost: note: A KV block of " in shown
+    assert "longer than max_model_len 16" in shown
 
 
 def test_export_toy_writes_a_checkpoint_that_runs(tmp_path: Path, capsys: Capture) -> None:
@@ -322,6 +344,8 @@ def test_a_broken_checkpoint_is_one_line(
         (["export-toy", "x", "--family", "llama"], "'llama' is not one of 'kimi_k3', 'kimi_linear'"),
         (["export-toy"], "Missing argument 'FOLDER'. See 'milepost export-toy --help'"),
         (["inspect", "--kv-dtype", "int4"], "--kv-dtype must be one of"),
+        (["inspect", "--layout", "pages"], "--layout must be one of paged, aligned"),
+        (["generate", "--prompt", "x", "--layout", "align"], "Given: 'align'. Did you mean 'aligned'?"),
         (["serve", "--port", "99999999"], "--port must be between 0 and 65535. Given: 99999999"),
         (["serve", "--log-level", "loud"], "'loud' is not one of"),
         (

@@ -13,7 +13,7 @@ from milepost.engine.engine import Engine
 from milepost.engine.executor import Executor
 from milepost.kernels.ops import load_ops
 from milepost.memory.capacity import sequence_pages
-from milepost.memory.layout import PagedLayout, paged_layout
+from milepost.memory.layout import TiledLayout, paged_layout
 from milepost.memory.pool import PagePool
 from milepost.models import Model, StepInputs, StepOutput, load_model
 from milepost.runtime.arena import Arena
@@ -51,7 +51,7 @@ class Toy:
 
     folder: Path
     model: Model
-    layout: PagedLayout
+    layout: TiledLayout
 
     @property
     def vocab_size(self) -> int:
@@ -208,11 +208,11 @@ class TestEngine:
                 _collect(replies[output.request_id], output)
             self.scheduler.check()
             step += 1
-        assert self.pool.counts().held == 0
+        assert self.pool.counts().leased == 0
         return replies
 
     def _preempt_some(self) -> None:
-        running = self.scheduler._running
+        running = self.scheduler._roster.running
         if len(running) > 1 and self._random.random() < self._preempt:
             self.scheduler._preempt(self._random.choice(running))
 

@@ -95,6 +95,25 @@ def test_many_segments(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
     check_against_reference(Case.random([length, 3], [77, 50], EXPANDS_SOON, 8))
 
 
+@pytest.mark.parametrize("length", [1, 60])
+def test_blocks_longer_than_a_segment(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scratch memory grows with neither the context nor the block, and a block's rest is never touched."""
+    taken: list[int] = []
+    cached_rows = cpu._cached_rows
+
+    def spy(kv: PagedKv, layer: int, row: int, begin: int, end: int) -> Tensor:
+        rows = cached_rows(kv, layer, row, begin, end)
+        storage = rows.untyped_storage()
+        is_view = storage.data_ptr() == kv.cache.untyped_storage().data_ptr()
+        taken.append(len(rows) if is_view else storage.nbytes() // (rows.element_size() * kv.row_dim))
+        return rows
+
+    monkeypatch.setattr(cpu, "_MAX_SEGMENT", 20)
+    monkeypatch.setattr(cpu, "_cached_rows", spy)
+    check_against_reference(Case.random([length, 3], [77, 50], EXPANDS_SOON, 64))
+    assert 0 < max(taken) <= 20
+
+
 def test_scores_too_large_for_exp() -> None:
     case = Case.random([1, 40], [300, 3], EXPANDS_SOON, 16)
     check_against_reference(replace(case, q=case.q * 1e3))

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from milepost.kernels.paging import PagedKv, Ragged
 from milepost.kernels.precision import compute_dtype
-from milepost.memory.layout import paged_layout
+from milepost.memory.named_layout import named_layout
 from milepost.models import Model, StepInputs
 from milepost.runtime.arena import Arena
 
@@ -23,21 +23,29 @@ class PagedBatches:
         arena: all pages, poisoned before anything is written.
         logits: logits of each sequence's tokens, one tensor a step.
         samples: which tokens of the next step get logits; None for all.
+        finite: whether each row of the last step was finite.
 
     Args:
         model: what runs.
         sequences: token ids of each sequence.
         block_size: tokens of a page.
         seed: of the order in which pages are handed out.
+        layout: name of the layout.
     """
 
     def __init__(
-        self, model: Model, sequences: Sequence[Sequence[int]], block_size: int = 8, seed: int = 0
+        self,
+        model: Model,
+        sequences: Sequence[Sequence[int]],
+        block_size: int = 8,
+        seed: int = 0,
+        layout: str = "paged",
     ) -> None:
         self._model = model
         self._sequences = sequences
         dtype, wide = model.dtype, compute_dtype(model.dtype)
-        self.layout = paged_layout(
+        self.layout = named_layout(
+            layout,
             model.spec,
             block_size=block_size,
             kv_itemsize=dtype.itemsize,
@@ -45,6 +53,7 @@ class PagedBatches:
             recurrent_itemsize=wide.itemsize,
         )
         self.samples: Sequence[int] | None = None
+        self.finite: list[bool] = []
         self._computed = [0] * len(sequences)
         self.logits: list[list[Tensor]] = [[] for _ in sequences]
         blocks = [self.layout.blocks_for(len(sequence)) for sequence in sequences]
@@ -76,7 +85,7 @@ class PagedBatches:
             sample_index=torch.tensor(range(len(tokens)) if self.samples is None else self.samples).long(),
         )
         output = self._model.forward(inputs)
-        assert output.finite.all()
+        self.finite = output.finite.tolist()
         logits = output.logits
         for row, index in enumerate(counts):
             rows = slice(cu_seqlens[row], cu_seqlens[row + 1]) if self.samples is None else slice(None)
@@ -94,6 +103,7 @@ class PagedBatches:
         """Run the steps, then what is left one sequence after the other; logits of each sequence."""
         for counts in steps:
             self.step(counts)
+            assert all(self.finite)
         for index, sequence in enumerate(self._sequences):
             if self._computed[index] < len(sequence):
                 self.step({index: len(sequence) - self._computed[index]})

@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from milepost.config import LAYOUTS
 from milepost.kernels.ops import load_ops
 from milepost.models import Model, load_model
-from milepost.models.kda_layer import first_conv_tile, first_recurrent_tile
 from milepost.testing.reference_model import ReferenceModel
 from milepost.testing.toy_checkpoint import write_toy_checkpoint
 from tests.models.paged_batches import PagedBatches
@@ -87,12 +87,13 @@ def test_logits_of_the_cpu_kernels(toys: Toys, family: Family, shape: str) -> No
     _check(model, expected, PagedBatches(model, SEQUENCES), SHAPES[shape])
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("block_size", [1, 5, 64])
 @pytest.mark.parametrize("seed", range(2))
-def test_random_batches(toys: Toys, block_size: int, seed: int) -> None:
+def test_random_batches(toys: Toys, block_size: int, seed: int, layout: str) -> None:
     folder, expected = toys.get("kimi_k3")
     model = load_model(folder, dtype=torch.float64, ops=load_ops("reference"))
-    batches = PagedBatches(model, SEQUENCES, block_size=block_size, seed=seed)
+    batches = PagedBatches(model, SEQUENCES, block_size=block_size, seed=seed, layout=layout)
     _check(model, expected, batches, _random_steps(random.Random(seed)))
 
 
@@ -175,13 +176,22 @@ def test_a_step_leaves_other_pages_alone(toys: Toys) -> None:
     assert set(changed) == set(batches.pages_of(1, num_tokens=9))
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_layers_lie_where_the_layout_says(toys: Toys, family: Family) -> None:
+def test_states_are_written_where_the_layout_says(toys: Toys, family: Family, layout: str) -> None:
+    """Every tile that the layout names is written, and no byte of the padding between and behind them."""
     folder, _ = toys.get(family)
     model = load_model(folder, dtype=torch.float32, ops=load_ops("reference"))
-    batches = PagedBatches(model, SEQUENCES)
-    layout = batches.layout
-    state = batches.arena.states(torch.zeros(1, 1, dtype=torch.int64))
-    for index, _ in enumerate(model.spec.kda_layers):
-        assert first_recurrent_tile(model.spec, state, index) == layout.first_recurrent_tile(index)
-        assert first_conv_tile(model.spec, state, index) == layout.first_conv_tile(index)
+    batches = PagedBatches(model, SEQUENCES, layout=layout)
+    batches.step({1: 4})
+    cut = batches.layout
+    named = set()
+    for index in range(len(model.spec.kda_layers)):
+        first = cut.first_recurrent_tile(index)
+        named |= {*range(first, first + cut.recurrent_tiles_per_layer)}
+        first = cut.first_conv_tile(index)
+        named |= {*range(first, first + cut.conv_tiles_per_layer)}
+    assert len(named) == cut.state_tiles
+    tiles = batches.pages()[batches.pages_of(1, num_tokens=0)].view(-1, cut.tile_bytes)
+    written = (tiles != 0xFF).any(1).nonzero().flatten().tolist()
+    assert set(written) == named

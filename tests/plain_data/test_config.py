@@ -31,6 +31,7 @@ def test_the_model_is_required() -> None:
         ("dtype", 32),
         ("kv_dtype", "fp8"),
         ("kernels", "triton"),
+        ("layout", "lcm"),
         ("memory", "lots"),
         ("block_size", 0),
         ("max_num_seqs", "4"),

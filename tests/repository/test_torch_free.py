@@ -22,6 +22,7 @@ CONTROL_PLANE = (
     "engine",
     "chat",
     "server",
+    "transfer",
     "sim",
     "planner",
 )

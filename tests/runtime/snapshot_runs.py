@@ -97,7 +97,7 @@ class SnapshotRuns:
         result = self._executor.run(Batch(step=self._steps, rows=rows, copies=tuple(self._copies)))
         self._copies.clear()
         self._steps += 1
-        logits = self.recorder.logits.split(list(counts.values()))
+        logits = torch.split(self.recorder.logits, list(counts.values()))
         for (name, count), part in zip(counts.items(), logits, strict=True):
             self.sequences[name].computed += count
             self.sequences[name].logits.append(part)

@@ -68,6 +68,40 @@ def test_pages_outside_the_arena_are_an_error(arena: Arena) -> None:
             arena.scrub(pages)
 
 
+def test_pages_share_the_buffer(arena: Arena, layout: PagedLayout) -> None:
+    pages = arena.pages()
+    assert pages.shape == (24, layout.page_bytes)
+    arena.kv[5] = 1.0
+    pages[7] = pages[5]
+    assert torch.equal(arena.kv[7], torch.ones_like(arena.kv[7]))
+
+
+def test_copies_are_whole_pages_and_leave_the_others(arena: Arena) -> None:
+    arena.bytes.copy_(torch.randint(0, 256, arena.bytes.shape, dtype=torch.uint8))
+    before = arena.pages().copy()
+    arena.copy_pages([])
+    arena.copy_pages([(3, 9), (3, 1), (23, 2)])
+    expected = before.copy()
+    expected[[9, 1, 2]] = before[[3, 3, 23]]
+    assert (arena.pages() == expected).all()
+
+
+def test_copies_that_cannot_be_are_refused(arena: Arena) -> None:
+    before = arena.pages().copy()
+    for pairs, message in (
+        ([(1, 2), (24, 3)], "24 pages"),
+        ([(1, 2), (3, -1)], "24 pages"),
+        ([(1, 2), (0, 3)], "dummy page"),
+        ([(1, 2), (3, 0)], "dummy page"),
+        ([(1, 2), (3, 2)], "depend on their order"),
+        ([(1, 2), (2, 3)], "depend on their order"),
+        ([(2, 2)], "depend on their order"),
+    ):
+        with pytest.raises(InvariantError, match=message):
+            arena.copy_pages(pairs)
+    assert (arena.pages() == before).all()
+
+
 def test_sizes_must_be_the_layouts(layout: PagedLayout) -> None:
     with pytest.raises(InvariantError, match=r"4-byte kv elements, the arena got torch.bfloat16"):
         Arena(layout, 3, kv_dtype=torch.bfloat16, conv_dtype=torch.float32)

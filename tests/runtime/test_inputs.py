@@ -11,7 +11,7 @@ from milepost.errors import InvariantError
 from milepost.memory.layout import PagedLayout
 from milepost.runtime.arena import Arena
 from milepost.runtime.inputs import step_inputs
-from milepost.types import Row
+from milepost.types import Row, SnapshotOrder
 
 BLOCK = 16
 
@@ -29,6 +29,7 @@ def row(
     blocks: Sequence[int] = (30, 31, 32),
     state: Sequence[int] | None = None,
     samples: bool = True,
+    snapshots: Sequence[tuple[int, Sequence[int]]] = (),
 ) -> Row:
     return Row(
         request_id="r",
@@ -37,6 +38,7 @@ def row(
         block_table=blocks,
         state_table=list(range(1, 1 + layout.pages_per_state)) if state is None else state,
         samples=samples,
+        snapshots=tuple(SnapshotOrder(position=at, pages=tuple(pages)) for at, pages in snapshots),
     )
 
 
@@ -92,3 +94,42 @@ def test_tables_that_cannot_be_are_refused(arena: Arena, layout: PagedLayout) ->
     ]:
         with pytest.raises(InvariantError, match=message):
             step_inputs([row(layout), wrong], arena)
+
+
+def test_snapshots_are_laid_side_by_side(arena: Arena, layout: PagedLayout) -> None:
+    pages = layout.pages_per_state
+    tables = [list(range(first, first + pages)) for first in range(33 - 3 * pages, 33, pages)]
+    state = list(range(1 + pages, 1 + 2 * pages))
+    rows = [
+        row(layout, start=0, count=20, blocks=[39, 38], snapshots=[(1, tables[0]), (20, tables[1])]),
+        row(layout, start=9, count=1, blocks=[37], state=state),
+        row(layout, start=33, count=5, blocks=[36, 35, 34], state=state, snapshots=[(35, tables[2])]),
+    ]
+    snapshots = step_inputs(rows, arena).state.snapshots
+    assert snapshots is not None
+    assert snapshots.rows.tolist() == [0, 0, 2]
+    assert snapshots.ends.tolist() == [1, 20, 23]
+    assert snapshots.table.tolist() == tables
+    assert step_inputs(rows[1:2], arena).state.snapshots is None
+
+
+def test_snapshots_that_cannot_be_are_refused(arena: Arena, layout: PagedLayout) -> None:
+    pages = layout.pages_per_state
+    good, other = list(range(10, 10 + pages)), list(range(20, 20 + pages))
+    for snapshots, message in [
+        ([(16, good)], r"behind token 16 and up to 36. Given: \[16\]"),
+        ([(37, good)], r"behind token 16 and up to 36. Given: \[37\]"),
+        ([(20, good), (20, other)], r"one after the other .* Given: \[20, 20\]"),
+        ([(21, good), (20, other)], r"one after the other .* Given: \[21, 20\]"),
+        ([(20, good[1:])], f"takes {pages} pages, its snapshot after 20 tokens has {pages - 1}"),
+        ([(20, [*good, 30])], f"takes {pages} pages, its snapshot after 20 tokens has {pages + 1}"),
+        ([(20, [0, *good[1:]])], "snapshot after 20 tokens is to lie on the dummy page"),
+        ([(20, [40, *good[1:]])], r"\['r'\] name pages outside the arena's 40"),
+        ([(20, [-1, *good[1:]])], "outside the arena"),
+        ([(20, good), (21, [good[0], *other[1:]])], "name a page twice"),
+        ([(20, [*good[:-1], good[0]])], "name a page twice"),
+        ([(20, [1, *good[1:]])], r"writes pages \[1\], on which snapshots are to lie"),
+        ([(20, [31, *good[1:]])], r"writes pages \[31\], on which snapshots are to lie"),
+    ]:
+        with pytest.raises(InvariantError, match=message):
+            step_inputs([row(layout, start=16, count=20, snapshots=snapshots)], arena)

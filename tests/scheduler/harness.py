@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
 from milepost.memory.pool import PagePool
+from milepost.prefix.cache import PrefixCache
+from milepost.prefix.config import CacheConfig
 from milepost.scheduler.config import SchedulerConfig
 from milepost.scheduler.reports import TokenUpdate
 from milepost.scheduler.scheduler import Scheduler
-from milepost.testing.tag_executor import TagExecutor
-from milepost.types import Batch, FinishReason, Request, SamplingParams
+from milepost.testing.tag_executor import TagExecutor, expected_output
+from milepost.types import Batch, BatchResult, FinishReason, Request, SamplingParams
+from tests.scheduler.cached_content import CachedContent
 
 VOCAB = 2
+STEP_SECONDS = 0.1
 
 
 class SmallLayout(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,14 +35,30 @@ class SmallLayout(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def request(
-    request_id: str, prompt: Sequence[int], max_tokens: int | None = 8, *, priority: int = 0
+    request_id: str,
+    prompt: Sequence[int],
+    max_tokens: int | None = 8,
+    *,
+    priority: int = 0,
+    salt: str = "",
+    message_ends: Sequence[int] = (),
+    output_reusable: bool = True,
+    ignore_eos: bool = False,
 ) -> Request:
     return Request(
         request_id=request_id,
         prompt_token_ids=tuple(prompt),
-        sampling=SamplingParams(max_tokens=max_tokens),
+        sampling=SamplingParams(max_tokens=max_tokens, ignore_eos=ignore_eos),
         priority=priority,
+        cache_salt=salt,
+        message_ends=tuple(message_ends),
+        output_reusable=output_reusable,
     )
+
+
+def cache_config(**changes: object) -> CacheConfig:
+    """Settings of a cache whose keys are the same in every run."""
+    return msgspec.structs.replace(CacheConfig(secret=bytes(range(16))), **changes)
 
 
 def prompt_of(length: int, seed: int = 0) -> tuple[int, ...]:
@@ -49,10 +69,14 @@ def prompt_of(length: int, seed: int = 0) -> tuple[int, ...]:
 class World:
     """Scheduler, pool and tag executor, with everything that requests were told.
 
+    With `cache` there is a prefix cache, of which every operation proves that it holds what its keys
+    say. Its clock goes on by `STEP_SECONDS` a step.
+
     Attributes:
         output: drawn tokens by request id.
         finished: how each request ended; more than one end fails at once.
         batches: every batch that was scheduled.
+        results: what the executor answered to each.
     """
 
     def __init__(
@@ -66,6 +90,7 @@ class World:
         max_model_len: int = 1000,
         headroom: int = 0,
         stop_token_ids: tuple[int, ...] = (),
+        cache: CacheConfig | None = None,
     ) -> None:
         self.layout = SmallLayout(block_size=block_size, pages_per_state=pages_per_state)
         self.pool = PagePool(num_pages)
@@ -76,19 +101,44 @@ class World:
             headroom=headroom,
             stop_token_ids=stop_token_ids,
         )
-        self.scheduler = Scheduler(self.config, self.layout, self.pool)
-        self.executor = TagExecutor(self.layout, num_pages, vocab_size=VOCAB, free_pages=self.pool.free_pages)
+        self.now = 0.0
+        self.cache: PrefixCache | None = None
+        if cache is not None:
+            self.cache = PrefixCache(cache, self.layout, self.pool, clock=lambda: self.now)
+        self.scheduler = Scheduler(self.config, self.layout, self.pool, self.cache)
+        self.requests: dict[str, Request] = {}
+        self.executor = TagExecutor(
+            self.layout,
+            num_pages,
+            vocab_size=VOCAB,
+            free_pages=self.pool.free_pages,
+            cached_pages=self.cached_pages,
+            salt_of=lambda request_id: self.requests[request_id].cache_salt,
+        )
+        self.content: CachedContent | None = None
+        if self.cache is not None:
+            self.content = CachedContent(self.cache, self.executor, block_size)
         self.output: dict[str, list[int]] = {}
         self.finished: dict[str, TokenUpdate] = {}
         self.batches: list[Batch] = []
+        self.results: list[BatchResult] = []
 
     def add(self, *requests: Request) -> None:
         for one in requests:
             self.scheduler.add(one)
+            self.requests[one.request_id] = one
+            if self.content is not None:
+                self.content.learn(one.request_id, one.prompt_token_ids, one.cache_salt)
+
+    def check(self) -> None:
+        """Whatever can be proved at any moment."""
+        self.scheduler.check()
+        if self.content is not None:
+            self.content.check()
 
     def schedule(self) -> Batch | None:
         batch = self.scheduler.schedule()
-        self.scheduler.check()
+        self.check()
         if batch is not None:
             self.batches.append(batch)
             assert 1 <= batch.num_tokens <= self.config.token_budget
@@ -96,10 +146,12 @@ class World:
         return batch
 
     def finish_step(self, batch: Batch) -> list[TokenUpdate]:
-        updates = self.scheduler.update(batch, self.executor.run(batch))
-        self.scheduler.check()
+        self.results.append(self.executor.run(batch))
+        updates = self.scheduler.update(batch, self.results[-1])
+        self.now += STEP_SECONDS
         for update in updates:
             self.record(update)
+        self.check()
         return updates
 
     def step(self) -> Batch | None:
@@ -113,13 +165,15 @@ class World:
             return
         assert update.request_id not in self.finished
         self.output.setdefault(update.request_id, []).extend(update.token_ids)
+        if self.content is not None:
+            self.content.grow(update.request_id, update.token_ids)
         if update.finish_reason is not None:
             self.finished[update.request_id] = update
 
     def abort(self, request_id: str) -> TokenUpdate | None:
         update = self.scheduler.abort(request_id)
-        self.scheduler.check()
         self.record(update)
+        self.check()
         return update
 
     def run(self, limit: int = 100_000) -> None:
@@ -128,7 +182,25 @@ class World:
             if self.step() is None:
                 break
         assert not self.scheduler.has_work
-        assert self.pool.counts().leased == 0
+        self.check_idle()
+
+    def check_idle(self) -> None:
+        """Nobody owns or holds anything, and every cached page is one that a key leads to."""
+        counts = self.pool.counts()
+        assert counts.leased == 0
+        assert counts.free + counts.cached + counts.tainted == self.pool.num_usable
+        assert self.pool.num_evictable == counts.cached
+        if self.content is not None:
+            self.content.check_idle(set(self.cached_pages()))
+
+    def cached_pages(self) -> Iterable[int]:
+        """Pages that the index names, whoever owns them."""
+        return [page for page in range(self.pool.num_pages) if self.pool.references(page)]
+
+    def expected(self, request_id: str, count: int) -> list[int]:
+        """What the first `count` tokens drawn for a request must be."""
+        asked = self.requests[request_id]
+        return expected_output(asked.prompt_token_ids, count, VOCAB, asked.cache_salt)
 
     def reason(self, request_id: str) -> FinishReason | None:
         return self.finished[request_id].finish_reason

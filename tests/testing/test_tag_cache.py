@@ -113,7 +113,7 @@ def test_a_hit_inside_a_block_runs_on_copies_while_the_leader_goes_on() -> None:
     bench = Bench()
     results = bench.run(row("a", 3, 5), HIT, copies=COPIES)
     assert {result.token_ids for result in results} == {tuple(expected_output(PROMPT, 1, 2))}
-    assert bench.executor._memory.pages[9] == StateTag(tag_of(PROMPT[:3]), 3, 0)
+    assert bench.executor.memory.pages[9] == StateTag(tag_of(PROMPT[:3]), 3, 0)
 
 
 def test_a_copy_takes_what_is_there_before_anything_is_written() -> None:
@@ -235,7 +235,7 @@ def test_a_failed_row_leaves_what_is_cached_and_ruins_what_it_wrote() -> None:
     (result,) = bench.run(row("a", 3, 5, snapshots=(order(4, 10),)))
     assert result.error
     assert result.snapshots == ()
-    pages = bench.executor._memory.pages
+    pages = bench.executor.memory.pages
     assert pages[1] is pages[5] is pages[10] is Unreadable.NAN
     assert pages[3] == [tag_of(PROMPT[:1]), tag_of(PROMPT[:2])]
     # The cached third token is still right, but behind it is NaN, and a copy takes both.

@@ -4,13 +4,13 @@ Per query, cached token and head the absorbed form costs row_dim + lora products
 nope + rope + v, plus lora * (nope + v) once per cached token and head. So short rows attend to the
 rows as they are cached, and long ones expand them; rows of one token go to compiled loops that read
 the pages directly. All walk the cache by blocks with an online softmax: scratch memory doesn't grow
-with the context.
+with the context, and not with the block either.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -142,10 +142,9 @@ def _attend(
     heads, n, _ = queries.shape
     num_keys = start + n
     tile = min(n, _QUERY_TILE)
-    segment = _segment_tokens(heads * tile, kv.block_size)
+    longest = max(1, min(_MAX_SEGMENT, _MAX_SCORES // (heads * tile)))
     softmax = OnlineSoftmax.empty(heads, n, width, queries.dtype)
-    for key_begin in range(0, num_keys, segment):
-        key_end = min(key_begin + segment, num_keys)
+    for key_begin, key_end in _segments(num_keys, longest, kv.block_size):
         cached = _cached_rows(kv, layer, row, key_begin, key_end).to(queries.dtype)
         keys, values = expand(cached)
         # Queries before this segment see none of it.
@@ -161,15 +160,28 @@ def _attend(
     return softmax.result()
 
 
-def _segment_tokens(queries: int, block_size: int) -> int:
-    """Keys to take at a time beside so many queries: whole blocks, at least one."""
-    keys = min(_MAX_SEGMENT, _MAX_SCORES // queries)
-    return max(keys // block_size, 1) * block_size
+def _segments(num_keys: int, longest: int, block_size: int) -> Iterator[tuple[int, int]]:
+    """Spans of at most `longest` keys to take at a time: whole blocks, or parts of one longer block."""
+    step = longest // block_size * block_size or longest
+    begin = 0
+    while begin < num_keys:
+        end = min(begin + step, num_keys)
+        if step < block_size:
+            end = min(end, (begin // block_size + 1) * block_size)
+        yield begin, end
+        begin = end
 
 
 def _cached_rows(kv: PagedKv, layer: int, row: int, begin: int, end: int) -> Tensor:
-    """Cached rows at positions begin..end - 1 (begin at a block's start), [end - begin, row_dim]."""
-    blocks = kv.block_table[row, begin // kv.block_size : -(-end // kv.block_size)]
+    """Cached rows at positions begin..end - 1: whole blocks, the last cut, or a part of one.
+
+    Returns:
+        [end - begin, row_dim], a view where they lie in one block.
+    """
+    first, at = divmod(begin, kv.block_size)
+    if at + end - begin <= kv.block_size:
+        return kv.cache[int(kv.block_table[row, first]), layer, at : at + end - begin]
+    blocks = kv.block_table[row, first : -(-end // kv.block_size)]
     return kv.cache[blocks, layer].flatten(0, 1)[: end - begin]
 
 

@@ -1,0 +1,1 @@
+"""Moving pages between tiers: the stores behind the arena, and the executor that serves them."""
