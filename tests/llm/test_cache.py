@@ -152,6 +152,15 @@ def test_options_reach_the_cache_and_change_no_answer(quiet_k3: Path, cold: LLM,
     assert [one.token_ids for one in done] == [one.token_ids for one in expected]
 
 
+def test_on_the_aligned_layout_a_block_s_unit_is_the_grown_block_s(quiet_k3: Path, cold: LLM) -> None:
+    with LLM(quiet_k3, **(ENGINE | {"layout": "aligned", "match_unit": "block"})) as llm:
+        assert llm.config.cache is not None
+        assert llm.config.cache.match_unit == llm.layout.block_size > 64
+        done = [llm.generate(PROMPT, GREEDY)[0] for _ in range(2)]
+    assert done[1].usage.cached_tokens == done[1].usage.prompt_tokens - 1
+    assert {one.token_ids for one in done} == {cold.generate(PROMPT, GREEDY)[0].token_ids}
+
+
 @pytest.mark.parametrize("options", [{"snapshot_policy": "adaptve"}, {"eviction": "lfu"}])
 def test_a_wrong_policy_is_found_before_the_weights_are_read(
     quiet_k3: Path, tmp_path: Path, options: Any
