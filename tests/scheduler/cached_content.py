@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from milepost.prefix.cache import PrefixCache
-from milepost.prefix.index import Node
 from milepost.prefix.keys import KeyChain, KeyHasher
+from milepost.prefix.nodes import Node
 from milepost.testing.tag_executor import TagExecutor
 from milepost.testing.tag_memory import StateTag
 from milepost.testing.tags import extend_tag, root_tag

@@ -9,7 +9,7 @@ ever was and proves after each operation that what is cached is what its key say
 from __future__ import annotations
 
 from collections import Counter
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -46,6 +46,36 @@ EVICTIONS = ["value", "lru", "marconi(alpha=1)", "marconi(alpha=0)"]
 DISTURBANCES = ["abort", "abort", "abort", "finish", "fail", "fail_snapshot", "reset"]
 SALTS = ["", "", "", "", "a", "b"]
 
+SIZES = st.fixed_dictionaries(
+    {
+        "num_pages": st.sampled_from([40, 24, 16, 64, 12, 6]),
+        "block_size": st.integers(1, 8),
+        "pages_per_state": st.sampled_from([1, 2, 3]),
+        "token_budget": st.sampled_from([7, 1, 2, 3, 16, 64]),
+        "max_num_seqs": st.integers(1, 5),
+        "max_model_len": st.sampled_from([500, 60, 20]),
+        "headroom": st.sampled_from([0, 0, 1, 5]),
+        "stop_token_ids": st.sampled_from([(), (), (1,)]),
+    }
+)
+CACHES = st.fixed_dictionaries(
+    {
+        "match_unit": st.integers(1, 8),
+        "snapshot_policy": st.sampled_from(POLICIES),
+        "eviction": st.sampled_from(EVICTIONS),
+        "wait_for_leaders": st.booleans(),
+    }
+)
+OPTIONS = st.fixed_dictionaries(
+    {
+        "max_tokens": st.one_of(st.integers(1, 12), st.none()),
+        "salt": st.sampled_from(SALTS),
+        "priority": st.sampled_from([0, 0, 0, 1]),
+        "output_reusable": st.booleans(),
+        "ignore_eos": st.booleans(),
+    }
+)
+
 # What the mixture must reach, of each at least so many in 5,000 operations.
 REACHED = {
     "batches": 5000,
@@ -76,90 +106,26 @@ class CacheLives(RuleBasedStateMachine):
         self.batch: Batch | None = None
         self.failing: set[str] = set()
 
-    @initialize(
-        num_pages=st.sampled_from([24, 12, 16, 40, 64, 9, 6]),
-        block_size=st.integers(1, 8),
-        pages_per_state=st.sampled_from([1, 2, 3]),
-        match_unit=st.integers(1, 8),
-        token_budget=st.sampled_from([7, 1, 2, 3, 16, 64]),
-        max_num_seqs=st.integers(1, 5),
-        max_model_len=st.sampled_from([500, 60, 20]),
-        headroom=st.sampled_from([0, 0, 1, 5]),
-        snapshot_policy=st.sampled_from(POLICIES),
-        eviction=st.sampled_from(EVICTIONS),
-        wait_for_leaders=st.booleans(),
-        stops=st.sampled_from([(), (), (1,)]),
-    )
-    def build(
-        self,
-        num_pages: int,
-        block_size: int,
-        pages_per_state: int,
-        match_unit: int,
-        token_budget: int,
-        max_num_seqs: int,
-        max_model_len: int,
-        headroom: int,
-        snapshot_policy: str,
-        eviction: str,
-        wait_for_leaders: bool,
-        stops: tuple[int, ...],
-    ) -> None:
-        self.world = World(
-            num_pages=num_pages,
-            block_size=block_size,
-            pages_per_state=pages_per_state,
-            token_budget=token_budget,
-            max_num_seqs=max_num_seqs,
-            max_model_len=max_model_len,
-            headroom=headroom,
-            stop_token_ids=stops,
-            cache=cache_config(
-                match_unit=match_unit,
-                snapshot_policy=snapshot_policy,
-                eviction=eviction,
-                wait_for_leaders=wait_for_leaders,
-            ),
-        )
+    @initialize(sizes=SIZES, cache=CACHES)
+    def build(self, sizes: dict[str, Any], cache: dict[str, Any]) -> None:
+        self.world = World(**sizes, cache=cache_config(**cache))
 
     @rule(
         source=st.integers(0, 5),
         cut=st.integers(-2, 12),
         more=st.lists(st.integers(0, VOCAB - 1), max_size=10),
         copies=st.sampled_from([1, 1, 1, 2, 3]),
-        max_tokens=st.one_of(st.integers(1, 12), st.none()),
-        salt=st.sampled_from(SALTS),
         ends=st.lists(st.integers(1, MAX_PROMPT), max_size=3),
-        priority=st.sampled_from([0, 0, 0, 1]),
-        flags=st.tuples(st.booleans(), st.booleans()),
+        options=OPTIONS,
     )
     def add(
-        self,
-        source: int,
-        cut: int,
-        more: list[int],
-        copies: int,
-        max_tokens: int | None,
-        salt: str,
-        ends: list[int],
-        priority: int,
-        flags: tuple[bool, bool],
+        self, source: int, cut: int, more: list[int], copies: int, ends: list[int], options: dict[str, Any]
     ) -> None:
         prompt = [*self.cut_text(source, cut), *more][:MAX_PROMPT] or [0]
-        output_reusable, ignore_eos = flags
+        message_ends = sorted({end for end in ends if end <= len(prompt)})
         for _ in range(copies):
-            self.add_one(
-                request(
-                    str(len(self.world.requests)),
-                    prompt,
-                    max_tokens,
-                    priority=priority,
-                    salt=salt,
-                    message_ends=sorted({end for end in ends if end <= len(prompt)}),
-                    output_reusable=output_reusable,
-                    ignore_eos=ignore_eos,
-                )
-            )
+            name = str(len(self.world.requests))
+            self.add_one(request(name, prompt, message_ends=message_ends, **options))
 
     def cut_text(self, source: int, cut: int) -> list[int]:
         """What an earlier request has said so far, less its last `cut` tokens; less than none adds some."""
@@ -217,6 +183,7 @@ class CacheLives(RuleBasedStateMachine):
             self.world.executor.fail_snapshot(request_id)
         elif kind == "finish":
             self.world.record(self.world.scheduler.finish(request_id, FinishReason.STOP))
+            self.world.check()
         else:
             self.abort(request_id)
 
@@ -239,10 +206,9 @@ class CacheLives(RuleBasedStateMachine):
 
     @invariant()
     def everything_adds_up(self) -> None:
+        # The world has proved all the rest; what was drawn is compared when all are done.
         self.totals["operations"] += 1
-        self.world.check()
-        for request_id, drawn in self.world.output.items():
-            assert drawn == self.world.expected(request_id, len(drawn))
+        self.world.scheduler.check()
 
     def alive(self) -> list[str]:
         return [request_id for request_id in self.world.requests if request_id not in self.world.finished]
@@ -253,6 +219,8 @@ class CacheLives(RuleBasedStateMachine):
             self.world.finish_step(self.batch)
         self.world.run()
         assert set(self.world.finished) == set(self.world.requests)
+        for request_id, drawn in self.world.output.items():
+            assert drawn == self.world.expected(request_id, len(drawn))
         for request_id, update in self.world.finished.items():
             assert update.usage.cached_tokens < update.usage.prompt_tokens
             if update.finish_reason is FinishReason.ERROR:
