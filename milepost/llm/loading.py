@@ -98,7 +98,7 @@ def load_engine(
     return LoadedEngine(engine=engine, tokenizer=tokenizer, encoding=encoding, layout=layout, config=resolved)
 
 
-def _prefix_cache(config: ResolvedCache | None, layout: PagedLayout, pool: PagePool) -> PrefixCache | None:
+def _prefix_cache(config: ResolvedCache | None, layout: TiledLayout, pool: PagePool) -> PrefixCache | None:
     """The prefix cache over the engine's pages, None when it is off."""
     if config is None:
         return None

@@ -60,6 +60,7 @@ def resolve(
             f"{longest}. Set memory to {need} or more, or max_model_len to {longest} or less."
         )
     max_model_len = min(asked_len, longest)
+    cache = config.resolved_cache(layout.block_size)
     return ResolvedConfig(
         dtype=config.resolved_dtype,
         kv_dtype=config.resolved_kv_dtype,
@@ -74,8 +75,8 @@ def resolve(
         threads=config.threads or usable_cores(),
         served_model_name=config.served_model_name or _printable(Path(config.model).resolve().name),
         check_states=config.check_states,
-        notes=reuse_notes(layout, max_model_len),
-        cache=config.resolved_cache(layout.block_size),
+        notes=reuse_notes(layout, max_model_len, None if cache is None else cache.match_unit),
+        cache=cache,
     )
 
 

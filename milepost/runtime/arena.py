@@ -81,7 +81,8 @@ class Arena:
         Args:
             tails: (page, tokens that stay) pairs.
         """
-        self._check_pages({page for page, _ in tails})
+        if tails:
+            self._check_pages({page for page, _ in tails})
         for page, kept in tails:
             self.kv[page, :, kept:] = 0
 

@@ -15,15 +15,15 @@ from milepost.kernels.kda.cpu import kda
 from milepost.kernels.mla_attention import MlaDims
 from milepost.kernels.mla_attention.cpu import mla_attention
 from milepost.kernels.short_conv.cpu import short_conv
-from tests.kernels import test_kda, test_mla, test_short_conv
+from tests.kernels import kda_cases, test_mla, test_short_conv
 from tests.kernels.arenas import assert_near, kda_arena, ragged
 
 
 def run_kda() -> tuple[Tensor, ...]:
     lengths, starts = [1, 70, 1, 20], [5, 60, 0, 0]
-    inputs = test_kda.make_inputs(sum(lengths), 3, 32)
+    inputs = kda_cases.make_inputs(sum(lengths), 3, 32)
     rows, arena = ragged(lengths, starts), kda_arena(4, 3, 32, 16)
-    test_kda.fill(arena, rows)
+    kda_cases.fill(arena, rows)
     arena = arena.as_dtype(torch.float32)
     o = kda(*inputs.to(torch.float32).all(), arena.state, arena.first_tile, rows)
     return o, arena.state.recurrent[arena.written()]
