@@ -8,6 +8,7 @@ ever was and proves after each operation that what is cached is what its key say
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from typing import Any, ClassVar
 
@@ -24,8 +25,8 @@ from hypothesis.stateful import (
 )
 
 from milepost.errors import RequestTooLargeError
-from milepost.types import Batch, FinishReason, Request
-from tests.scheduler.harness import VOCAB, World, cache_config, request
+from milepost.types import Batch, FinishReason, Request, Tier, Transfer
+from tests.scheduler.harness import VOCAB, TierOptions, World, cache_config, request
 
 MAX_PROMPT = 40
 PHASES = [Phase.generate]
@@ -76,6 +77,11 @@ OPTIONS = st.fixed_dictionaries(
     }
 )
 
+TIERS = st.one_of(
+    st.none(),
+    st.tuples(st.sampled_from([40, 20, 8, 100, 2]), st.sampled_from([0, 0, 40, 10]), st.integers(0, 99)),
+)
+
 # What the mixture must reach, of each at least so many in 5,000 operations.
 REACHED = {
     "batches": 5000,
@@ -95,6 +101,21 @@ REACHED = {
 }
 
 
+def random_tiers(host_pages: int, disk_pages: int, draws: random.Random) -> TierOptions:
+    """Tiers whose transfers in the background take some steps, and fail now and then."""
+
+    def error_of(transfer: Transfer) -> str | None:
+        down = (transfer.source, transfer.target) == (Tier.ARENA, Tier.HOST)
+        return "torn" if not down and draws.random() < 0.2 else None
+
+    return TierOptions(
+        host_pages=host_pages,
+        disk_pages=disk_pages,
+        steps_of=lambda _: draws.choice([0, 0, 1, 2, 5]),
+        error_of=error_of,
+    )
+
+
 class CacheLives(RuleBasedStateMachine):
     """Add, schedule, run, abort, finish, fail and reset at random; totals are kept over all examples."""
 
@@ -106,9 +127,13 @@ class CacheLives(RuleBasedStateMachine):
         self.batch: Batch | None = None
         self.failing: set[str] = set()
 
-    @initialize(sizes=SIZES, cache=CACHES)
-    def build(self, sizes: dict[str, Any], cache: dict[str, Any]) -> None:
-        self.world = World(**sizes, cache=cache_config(**cache))
+    @initialize(sizes=SIZES, cache=CACHES, tiers=TIERS)
+    def build(self, sizes: dict[str, Any], cache: dict[str, Any], tiers: tuple[int, int, int] | None) -> None:
+        options = None
+        if tiers is not None:
+            host_pages, disk_pages, seed = tiers
+            options = random_tiers(host_pages, disk_pages, random.Random(seed))
+        self.world = World(**sizes, cache=cache_config(**cache), tiers=options)
 
     @rule(
         source=st.integers(0, 5),
@@ -147,7 +172,7 @@ class CacheLives(RuleBasedStateMachine):
     @precondition(lambda self: self.batch is None)
     @rule()
     def schedule(self) -> None:
-        had_work = self.world.scheduler.has_work
+        had_work = self.world.scheduler.has_work or self.world.scheduler.has_transfers
         self.batch = self.world.schedule()
         assert (self.batch is not None) == had_work
         if self.batch is not None:
@@ -249,6 +274,11 @@ class CacheLives(RuleBasedStateMachine):
                 update.finish_reason is FinishReason.ERROR for update in self.world.finished.values()
             ),
         }
+        for tier in stats.tiers:
+            counts[f"{tier.name} stores"] = tier.stores
+            counts[f"{tier.name} loads"] = tier.loads
+            counts[f"{tier.name} failures"] = tier.failures
+            counts[f"{tier.name} tokens"] = tier.hit_tokens
         self.totals.update(counts)
         self.totals.update(self.count_rows())
 
