@@ -318,7 +318,10 @@ class PrefixIndex:
         for page in range(self._pool.num_pages):
             counted = (references[page], holds[page])
             if counted != (self._pool.references(page), self._pool.holds(page)):
-                raise InvariantError(f"page {page}: index and pool count its names and holds differently")
+                known = (self._pool.references(page), self._pool.holds(page))
+                raise InvariantError(
+                    f"page {page}: the index counts {counted} names and holds, the pool {known}"
+                )
 
     def _check_node(self, key: bytes, node: Node) -> None:
         parent = node.parent

@@ -238,7 +238,8 @@ class Scheduler:
             held += pages.num_pages
             if pages.in_step != (in_step.get(sequence.request_id) is sequence):
                 raise InvariantError(f"{sequence.request_id!r} and its pages disagree on the running step")
-        if held != self._pool.counts().leased:
+        counts = self._pool.counts()
+        if held != counts.leased - counts.receiving:
             raise InvariantError(f"sequences hold {held} pages, the pool says {self._pool.counts()}")
         if len(self._roster.running) > self._config.max_num_seqs:
             raise InvariantError(f"{len(self._roster.running)} requests run")
