@@ -85,10 +85,7 @@ class CachedContent:
         if tiers is None or self._tiers is None:
             return
         coming = {
-            page
-            for sent in (*tiers._outbox, *planned)
-            for _, page in sent.pages
-            if sent.target is Tier.HOST
+            page for sent in (*tiers._outbox, *planned) for _, page in sent.pages if sent.target is Tier.HOST
         }
         self._check_index(tiers._host.index, self._tiers.pages(Tier.HOST), coming)
         if tiers._disk is not None:
