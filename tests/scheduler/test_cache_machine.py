@@ -82,21 +82,26 @@ TIERS = st.one_of(
     st.tuples(st.sampled_from([40, 20, 8, 100, 2]), st.sampled_from([0, 0, 40, 10]), st.integers(0, 99)),
 )
 
-# What the mixture must reach, of each at least so many in 5,000 operations.
+# What the mixture must reach, of each at least so many in 5,000 operations: well below what it does reach,
+# because any change of the code changes what is drawn.
 REACHED = {
-    "batches": 5000,
-    "hits": 500,
-    "hits inside a block": 200,
-    "hits between units": 200,
-    "copied pages": 1000,
-    "evicted snapshots": 300,
-    "evicted KV pages": 100,
+    "batches": 2000,
+    "hits": 100,
+    "hits inside a block": 80,
+    "hits between units": 50,
+    "copied pages": 300,
+    "evicted snapshots": 1000,
+    "evicted KV pages": 1000,
     "preemptions": 50,
-    "resumed preemptions": 10,
-    "waits": 20,
-    "aborts in a step": 20,
-    "errors": 30,
-    "snapshots not finite": 10,
+    "resumed preemptions": 20,
+    "waits": 50,
+    "host stores": 50,
+    "host loads": 5,
+    "host failures": 1,
+    "disk stores": 5,
+    "aborts in a step": 10,
+    "errors": 10,
+    "snapshots not finite": 2,
     "resets": 10,
 }
 
@@ -287,15 +292,15 @@ class CacheLives(RuleBasedStateMachine):
         assert self.world.cache is not None
         unit, size = self.world.cache.config.match_unit, self.world.layout.block_size
         counts: Counter[str] = Counter()
-        reached: dict[str, int] = {}
+        tables: dict[str, object] = {}  # every life has tables of its own
         for batch, result in zip(self.world.batches, self.world.results, strict=True):
             left = {outcome.request_id: outcome for outcome in result.rows}
             for row in batch.rows:
-                if row.start and row.start != reached.get(row.request_id):
+                if row.start and tables.get(row.request_id) is not row.state_table:
                     counts["hits inside a block"] += row.start % size > 0
                     counts["hits between units"] += row.start % unit > 0
-                    counts["resumed preemptions"] += row.request_id in reached
-                reached[row.request_id] = row.start + len(row.token_ids)
+                    counts["resumed preemptions"] += row.request_id in tables
+                tables[row.request_id] = row.state_table
                 outcome = left[row.request_id]
                 if outcome.error is None:
                     counts["snapshots not finite"] += len(row.snapshots) - len(outcome.snapshots)
@@ -320,12 +325,12 @@ def run_lives(num_examples: int) -> Counter[str]:
 
 
 def test_random_lives_with_a_cache() -> None:
-    totals = run_lives(250)
+    totals = run_lives(160)
     assert totals["operations"] >= 5000
     short = {name: totals[name] for name, least in REACHED.items() if totals[name] < least}
-    assert not short, totals
+    assert not short, f"{short} of {dict(totals)}"
 
 
 @pytest.mark.slow
 def test_many_random_lives_with_a_cache() -> None:
-    assert run_lives(2500)["operations"] >= 50_000
+    assert run_lives(1300)["operations"] >= 50_000
