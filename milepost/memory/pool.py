@@ -77,6 +77,7 @@ TRANSITIONS: frozenset[tuple[PageState, PageState]] = frozenset(
 )
 
 _LEASED = (PageState.RESERVED, PageState.WRITING, PageState.OWNED, PageState.RECEIVING)
+_RELEASABLE = (PageState.RESERVED, PageState.OWNED)
 _SHARED = (PageState.OWNED, PageState.CACHED)
 
 
@@ -268,6 +269,7 @@ class PagePool:
         if lease.in_step:
             raise InvariantError(f"{lease!r} can't release pages that a running step may write")
         verified = self._verified(lease, pages)
+        self._require_state(verified, *_RELEASABLE)
         free: list[int] = []
         for page in verified:
             if self._references[page]:
@@ -288,6 +290,7 @@ class PagePool:
     def end_receive(self, lease: Lease, pages: Iterable[int], *, failed: bool = False) -> None:
         """The transfer has ended: the pages are owned, or tainted and no longer the lease's if it failed."""
         verified = self._verified(lease, pages)
+        self._require_state(verified, PageState.RECEIVING)
         if not failed:
             self._move(verified, PageState.OWNED)
             return
@@ -303,7 +306,9 @@ class PagePool:
 
     def end_quarantine(self, pages: Iterable[int]) -> None:
         """The transfer that wrote these quarantined pages has ended; they are scrubbed before reuse."""
-        for page in pages:
+        given_up = list(pages)
+        self._require_state(given_up, PageState.QUARANTINED)
+        for page in given_up:
             self._taint(page)
 
     def share(self, pages: Iterable[int]) -> None:
@@ -319,9 +324,11 @@ class PagePool:
             self._references[page] -= 1
             if self._references[page] < 0:
                 raise InvariantError(f"page {page} is dropped more often than it was shared")
-            if self._references[page] == 0 and self._states[page] == PageState.CACHED:
-                if self._holds[page]:
-                    raise InvariantError(f"page {page} is dropped while it is held")
+            if self._references[page]:
+                continue
+            if self._holds[page]:
+                raise InvariantError(f"page {page} is dropped while it is held")
+            if self._states[page] == PageState.CACHED:
                 self._move((page,), PageState.FREE)
                 self._free.append(page)
 
@@ -427,6 +434,12 @@ class PagePool:
             if page <= DUMMY_PAGE or self._generations[page] != lease.generation:
                 raise InvariantError(f"page {page} does not belong to {lease!r}")
         return verified
+
+    def _require_state(self, pages: Sequence[int], *states: PageState) -> None:
+        # Some moves lead to the same state from several: only the caller knows which one it means.
+        for page in pages:
+            if self._states[page] not in states:
+                raise InvariantError(f"page {page} is {self.state_of(page).name}, not {states[-1].name}")
 
     def _move(self, pages: Sequence[int], target: PageState) -> None:
         for page in pages:
