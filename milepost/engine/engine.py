@@ -74,8 +74,8 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        """Whether any request is alive, so that `step` has something to do."""
-        return bool(self._live)
+        """Whether `step` has something to do: a request is alive, or pages wait to be copied to a tier."""
+        return bool(self._live) or (self._failure is None and self._scheduler.has_transfers)
 
     @property
     def failure(self) -> str | None:
@@ -113,7 +113,7 @@ class Engine:
 
         An empty list is normal: a chunk of a long prompt draws nothing.
         """
-        if not self._live:
+        if not self.has_work:
             return []
         if self._failure is not None:
             return self._end_all(self._failure)

@@ -29,18 +29,21 @@ from milepost.prefix.explain import explain, losses
 from milepost.prefix.ghosts import Ghosts
 from milepost.prefix.index import Found, PrefixIndex
 from milepost.prefix.keys import KeyHasher
+from milepost.prefix.moves import TierSpace
 from milepost.prefix.nodes import Node, Snapshot
 from milepost.prefix.plan import PlannedSnapshot, PromptView, Reason, SnapshotPlan
 from milepost.prefix.policies import parse_policy
 from milepost.prefix.reports import CacheStats, Explanation, Loss
 from milepost.prefix.salts import SaltMemory
+from milepost.prefix.tiers import LEAST_GAIN, Tiers, open_space
 from milepost.prefix.trail import Trail
-from milepost.types import Request
+from milepost.types import Request, Tier
 
 __all__ = ["Match", "PrefixCache"]
 
 _SPARE_MARGIN = 16  # spare snapshots leave a sixteenth of the pool free for whatever comes
 
+_LASTING = frozenset(Reason) - {Reason.SPARE, Reason.PREEMPTED, Reason.JUNCTION}  # worth to survive us
 _PROMPTS_IN_BUDGET = 8  # a policy with a budget a prompt gets this part of the pool for one
 
 
@@ -99,8 +102,29 @@ class PrefixCache:
         self._salts = SaltMemory(self._hasher)
         self.evictor = Evictor(self.index, pool, self._eviction, clock, self._ghosts)
         self._spare_floor = layout.pages_per_state + pool.num_usable // _SPARE_MARGIN
+        self.tiers: Tiers | None = None
         self._counts: Counter[str] = Counter()
         self._losses: Counter[str] = Counter()
+
+    def add_tiers(self, host_pages: int, disk_pages: int = 0, *, least_gain: int = LEAST_GAIN) -> Tiers:
+        """Keep what the arena gives up in host memory, and on disk if `disk_pages` fit there."""
+        layout, config = self._layout, self.config
+        arena = TierSpace(
+            Tier.ARENA,
+            self._pool,
+            self.index,
+            self.evictor,
+            block_size=layout.block_size,
+            match_unit=config.match_unit,
+            pages_per_state=layout.pages_per_state,
+        )
+        host = open_space(Tier.HOST, host_pages, parse_eviction(config.eviction), self._clock, arena)
+        disk = None
+        if disk_pages:
+            disk = open_space(Tier.DISK, disk_pages, parse_eviction(config.eviction), self._clock, arena)
+        self.tiers = Tiers(arena, host, disk, self._clock, least_gain=least_gain)
+        self.evictor.before_drop = self.tiers.demote
+        return self.tiers
 
     # -- a request's life -----------------------------------------------------------------------
 
@@ -163,6 +187,18 @@ class PrefixCache:
         trail.private = True
         trail.follow(SnapshotPlan(), 0)
         self._let_go(trail)
+
+    def fetch(self, trail: Trail, tokens: Sequence[int], match: Match) -> int | None:
+        """Begin to load what saves more than `match`, from a tier that has it; once a life at most.
+
+        Returns:
+            The transfer to wait for, or None.
+        """
+        if self.tiers is None or trail.fetched or trail.private:
+            return None
+        transfer_id = self.tiers.fetch(trail.chain, tokens, match.hit)
+        trail.fetched = transfer_id is not None
+        return transfer_id
 
     def copied(self, trail: Trail) -> None:
         """The copies of a life's beginning have run."""
@@ -233,6 +269,8 @@ class PrefixCache:
         self._counts["written"] += 1
         self._eviction.written(planned.reason)
         self.evictor.note(snapshot)
+        if self.tiers is not None and self.tiers.writes_through and planned.reason in _LASTING:
+            self.tiers.demote(snapshot)
         if trail.resumed is not None and planned.reason is not Reason.SPARE:
             trail.resumed.continued = True
             if trail.resumed.node.snapshot is trail.resumed:
@@ -265,14 +303,9 @@ class PrefixCache:
 
     def reset(self) -> int:
         """Forget all that no running request uses; returns how many snapshots were dropped."""
-        dropped = [snapshot for snapshot in self.index.snapshots if not snapshot.pins]
-        for snapshot in dropped:
-            self.index.drop_snapshot(snapshot)
-        while self.index.drop_bare() is not None:
-            pass
         self._ghosts.clear()
         self._counts["resets"] += 1
-        return len(dropped)
+        return self.index.clear()
 
     def stats(self) -> CacheStats:
         """A snapshot of everything that is counted."""
@@ -297,11 +330,14 @@ class PrefixCache:
             copied_pages=counts["copied_pages"],
             resets=counts["resets"],
             page_bytes=self._layout.page_bytes,
+            tiers=() if self.tiers is None else self.tiers.stats(),
         )
 
     def check(self) -> None:
         """Prove that the index and the pool agree; for tests."""
         self.index.check()
+        if self.tiers is not None:
+            self.tiers.check()
 
     # -- inside ---------------------------------------------------------------------------------
 

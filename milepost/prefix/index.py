@@ -257,6 +257,15 @@ class PrefixIndex:
         self._remove(node)
         return node
 
+    def clear(self) -> int:
+        """Forget all that nobody holds or pins; returns how many snapshots went."""
+        unpinned = [snapshot for snapshot in self._snapshots.values() if not snapshot.pins]
+        for snapshot in unpinned:
+            self.drop_snapshot(snapshot)
+        while self.drop_bare() is not None:
+            pass
+        return len(unpinned)
+
     def _remove(self, node: Node) -> None:
         parent = node.parent
         if parent is None or node.holds or node.snapshot is not None or not node.is_leaf:

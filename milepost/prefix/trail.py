@@ -33,6 +33,7 @@ class Trail:
         keep_output_ends: whether message ends that the model makes get one.
         match_unit: tokens between full keys.
         private: whether it neither uses nor feeds the cache any more, because there is no memory for both.
+        fetched: whether a load was begun for it in this life.
         first_look: whether nobody has looked this request up yet.
         hit: tokens that its first look-up saved.
         losses: the others, by `Loss` value.
@@ -46,6 +47,7 @@ class Trail:
         "base",
         "chain",
         "end",
+        "fetched",
         "first_look",
         "hit",
         "keep_last",
@@ -72,6 +74,7 @@ class Trail:
         self.resumed: Snapshot | None = None
         self.planned_to = _NEVER if request.output_reusable else len(request.prompt_token_ids)
         self.private = False
+        self.fetched = False
         self.first_look = True
         self.hit = 0
         self.losses: dict[str, int] = {}

@@ -22,6 +22,7 @@ class Roster:
         running: those that hold pages, in their order.
         waiting: those whose turn has not come.
         followers: those that wait for a snapshot of one that runs.
+        loading: those that wait for a transfer, by its number.
 
     Args:
         match_unit: see `Followers`.
@@ -32,6 +33,7 @@ class Roster:
         self.running: list[Sequence] = []
         self.waiting = WaitingQueue()
         self.followers = Followers(match_unit)
+        self.loading: dict[int, list[Sequence]] = {}
 
     @property
     def in_prompt(self) -> list[Sequence]:
@@ -40,8 +42,8 @@ class Roster:
 
     @property
     def num_idle(self) -> int:
-        """Those that hold no pages: they wait for their turn or follow."""
-        return len(self.waiting) + len(self.followers)
+        """Those that hold no pages: they wait for their turn, for another one or for a transfer."""
+        return len(self.waiting) + len(self.followers) + sum(map(len, self.loading.values()))
 
     def is_alive(self, sequence: Sequence) -> bool:
         """Whether `sequence` has not ended; another one may have its id by now."""
@@ -64,6 +66,16 @@ class Roster:
         self.waiting.pop()
         return True
 
+    def load(self, sequence: Sequence, transfer_id: int) -> None:
+        """The first in the queue waits for a transfer."""
+        self.waiting.pop()
+        self.loading.setdefault(transfer_id, []).append(sequence)
+
+    def loaded(self, transfer_ids: Iterable[int]) -> None:
+        """Transfers have ended: those that waited for them are in the queue again."""
+        for transfer_id in transfer_ids:
+            self._wake(self.loading.pop(transfer_id, []))
+
     def passed(self, leader: Sequence) -> None:
         """One that runs has got on: those that followed it this far are in the queue again."""
         self._wake(self.followers.passed(leader))
@@ -81,6 +93,11 @@ class Roster:
             self.followers.remove(sequence)
         elif sequence in self.waiting:
             self.waiting.remove(sequence)
+        elif sequence.pages is None:
+            self.loading = {
+                transfer_id: [one for one in waiting if one is not sequence]
+                for transfer_id, waiting in self.loading.items()
+            }
         else:
             self.running.remove(sequence)
             self._wake(self.followers.stopped(sequence))
@@ -89,10 +106,11 @@ class Roster:
         """Raise `InvariantError` unless each request stands in one place and holds pages only if it runs."""
         if sorted(self.running, key=_order) != self.running:
             raise InvariantError("the running requests are out of order")
-        if len(self.running) + len(self.waiting) + len(self.followers) != len(self.alive):
+        if len(self.running) + self.num_idle != len(self.alive):
             raise InvariantError("a request alive stands nowhere or in two places")
+        loading = {one.request_id for waiting in self.loading.values() for one in waiting}
         for sequence in self.alive.values():
-            idle = sequence in self.waiting or sequence in self.followers
+            idle = sequence in self.waiting or sequence in self.followers or sequence.request_id in loading
             if idle != (sequence.pages is None):
                 raise InvariantError(f"{sequence.request_id!r} waits with pages or runs without")
             if sequence.num_wanted < 1:

@@ -22,35 +22,22 @@ from __future__ import annotations
 from milepost.errors import InvariantError, RequestError
 from milepost.memory.layout import Layout
 from milepost.memory.pool import PagePool
-from milepost.prefix.cache import Match, PrefixCache
+from milepost.prefix.cache import PrefixCache
 from milepost.prefix.explain import nothing_cached
 from milepost.prefix.plan import Reason
 from milepost.prefix.reports import CacheStats, Explanation
+from milepost.scheduler.admission import Admission
 from milepost.scheduler.config import SchedulerConfig
-from milepost.scheduler.followers import shared_tokens
 from milepost.scheduler.limits import Limits
 from milepost.scheduler.lives import Lives, pages_of
 from milepost.scheduler.reports import SchedulerStats, TokenUpdate
 from milepost.scheduler.results import outcomes_by_id
 from milepost.scheduler.roster import Roster
 from milepost.scheduler.sequence import Sequence
+from milepost.scheduler.step import Step
 from milepost.types import Batch, BatchResult, FinishReason, NewRequest, Request, Row, RowResult
 
 __all__ = ["Scheduler"]
-
-
-class _Step:
-    """A step from planning until its result is in: its rows' sequences and the budget left."""
-
-    def __init__(self, budget: int) -> None:
-        self.budget = budget
-        self.chunks: list[tuple[Sequence, int]] = []
-        self.batch: Batch | None = None
-        self.sequences: dict[str, Sequence] = {}
-
-    def take(self, sequence: Sequence, count: int) -> None:
-        self.chunks.append((sequence, count))
-        self.budget -= count
 
 
 class Scheduler:
@@ -74,8 +61,9 @@ class Scheduler:
         self._cache = cache
         self._lives = Lives(layout, pool, cache)
         self._roster = Roster(1 if cache is None else cache.config.match_unit)
+        self._admission = Admission(config, self._lives, self._roster, cache)
         self._limits = Limits(config, layout, pool)
-        self._step: _Step | None = None
+        self._step: Step | None = None
         self._released: list[str] = []
         self._num_added = 0
         self._num_steps = 0
@@ -88,6 +76,11 @@ class Scheduler:
     def has_work(self) -> bool:
         """Whether any request is alive."""
         return bool(self._roster.alive)
+
+    @property
+    def has_transfers(self) -> bool:
+        """Whether copies to another tier wait for the next batch; they need no request to be alive."""
+        return self._lives.has_transfers
 
     @property
     def limits(self) -> Limits:
@@ -125,14 +118,14 @@ class Scheduler:
         """
         if self._step is not None:
             raise InvariantError("schedule was called before the running step's update")
-        if not self._roster.alive:
+        if not self._roster.alive and not self.has_transfers:
             return None
         # The batch that carries these scrubs runs them before its rows, so the pages are free now.
         scrubs = self._pool.take_tainted()
-        step = _Step(self._config.token_budget)
+        step = Step(self._config.token_budget)
         if self._plan_running(step) or not self._roster.running:
-            self._plan_waiting(step)
-        if not step.chunks:
+            self._admission.plan(step)
+        if not step.chunks and self._roster.alive and not self._lives.transfers_running:
             raise InvariantError(
                 f"no token could be planned: {len(self._roster.running)} running, {self._roster.num_idle} "
                 f"waiting, {self._pool.counts()}"
@@ -156,6 +149,7 @@ class Scheduler:
         # By request id, never by place: an executor may answer in any order.
         outcomes = outcomes_by_id(batch, result)
         self._step = None
+        self._roster.loaded(self._lives.transfers_ended(result.transfers))
         updates: list[TokenUpdate] = []
         for row in batch.rows:
             sequence, outcome = step.sequences[row.request_id], outcomes[row.request_id]
@@ -225,6 +219,7 @@ class Scheduler:
 
     def reset_cache(self) -> int:
         """Forget every cached prefix that no running request uses; returns how many snapshots went."""
+        self._roster.loaded(self._lives.reset_tiers())
         return 0 if self._cache is None else self._cache.reset()
 
     def check(self) -> None:
@@ -253,18 +248,20 @@ class Scheduler:
 
     # -- planning -------------------------------------------------------------------------------
 
-    def _plan_running(self, step: _Step) -> bool:
+    def _plan_running(self, step: Step) -> bool:
         """Give running requests their chunks in order; False when one had to be preempted."""
         index = 0
         undisturbed = True
         while index < len(self._roster.running) and step.budget:
             sequence = self._roster.running[index]
-            count = self._reserve_chunk(sequence, step.budget)
+            count = self._lives.reserve_chunk(sequence, step.budget)
             if count:
                 step.take(sequence, count)
                 index += 1
                 continue
             undisturbed = False
+            if len(self._roster.running) == 1 and self._lives.pages_loading:
+                break  # what is on its way into the arena will land, and then can be evicted
             if len(self._roster.running) == 1:
                 # What it keeps cached beside its own pages is in its way.
                 if not self._lives.go_private(sequence):
@@ -275,77 +272,6 @@ class Scheduler:
                 self._preempt(self._roster.running[-1])
         return undisturbed
 
-    def _plan_waiting(self, step: _Step) -> None:
-        """Admit waiting requests in order while everything that is known to be needed still fits.
-
-        Counted are all known tokens and the headroom to grow by, not only the first chunk, of the
-        newcomer and of those that run already: otherwise what can't all be held would be started
-        only to be preempted. When nobody runs the first is admitted in any case: its known tokens
-        fit, and its growth ends at the pool's limit.
-        """
-        promised: int | None = None
-        while step.budget and len(self._roster.running) < self._config.max_num_seqs:
-            sequence = self._roster.waiting.peek()
-            if sequence is None:
-                return
-            match = self._lives.look_up(sequence)
-            if match is not None and self._follows(sequence, match):
-                continue
-            need = self._lives.need(match, self._foreseen(sequence))
-            if self._roster.running and need > self._lives.num_available:
-                return
-            if promised is None:
-                # Summed only when it decides: it is the one cost that grows with those that run.
-                promised = sum(pages_of(one).lacking(self._foreseen(one)) for one in self._roster.running)
-            self._lives.guard(match)
-            if promised + need > self._lives.num_available:
-                if self._roster.running:
-                    self._lives.unguard(match)
-                    return
-                match = self._lives.fitting(match, len(sequence.tokens))
-            if not self._admit(sequence, match, step):
-                return
-            promised += need - pages_of(sequence).num_pages
-
-    def _follows(self, sequence: Sequence, match: Match) -> bool:
-        """Whether the first in the queue waits for a running request's snapshot from now on."""
-        if self._cache is None or not self._cache.config.wait_for_leaders:
-            return False
-        if not self._roster.follow(sequence, match):
-            return False
-        self._cache.waited()
-        return True
-
-    def _admit(self, sequence: Sequence, match: Match | None, step: _Step) -> bool:
-        """Begin the life of the first in the queue with its first chunk."""
-        in_flight = 0
-        if sequence.trail is not None and sequence.trail.first_look:
-            leaders = self._roster.in_prompt
-            in_flight = max((shared_tokens(sequence, leader) for leader in leaders), default=0)
-        self._lives.begin(sequence, match, in_flight=in_flight)
-        count = self._reserve_chunk(sequence, step.budget)
-        if not count:
-            raise InvariantError(
-                f"{sequence.request_id!r} was admitted and lacks pages: {self._pool.counts()}"
-            )
-        self._roster.admit(sequence)
-        step.take(sequence, count)
-        return True
-
-    def _foreseen(self, sequence: Sequence) -> int:
-        """Tokens that admission makes room for: the known ones, and headroom as far as it can be used."""
-        return min(len(sequence.tokens) + self._config.headroom, sequence.last_computed)
-
-    def _reserve_chunk(self, sequence: Sequence, budget: int) -> int:
-        """Reserve pages for the longest chunk that budget and memory allow; its tokens, maybe 0."""
-        count = min(sequence.num_wanted, budget)
-        if not self._lives.reserve(sequence, sequence.num_computed + count):
-            reach = pages_of(sequence).tokens_within_reach(self._lives.num_available)
-            count = min(count, reach - sequence.num_computed)
-            if count <= 0 or not self._lives.reserve(sequence, sequence.num_computed + count):
-                return 0
-        return count
-
     def _preempt(self, sequence: Sequence, *, keep: bool = True) -> None:
         """Take a running request's pages. It waits; its state stays as a snapshot while there is memory."""
         self._lives.end(sequence, keep=Reason.PREEMPTED if keep else None)
@@ -354,7 +280,7 @@ class Scheduler:
         self._num_preemptions += 1
         self._roster.preempt(sequence)
 
-    def _send(self, step: _Step, scrubs: tuple[int, ...]) -> Batch:
+    def _send(self, step: Step, scrubs: tuple[int, ...]) -> Batch:
         rows: list[Row] = []
         new_requests: list[NewRequest] = []
         for sequence, count in step.chunks:
@@ -386,6 +312,8 @@ class Scheduler:
             scrubs=scrubs,
             tail_scrubs=self._lives.take_tail_scrubs(),
             copies=self._lives.take_copies(),
+            transfers=self._lives.take_transfers(),
+            waits=not rows and self._lives.transfers_running,
         )
         self._released.clear()
         self._num_steps += 1

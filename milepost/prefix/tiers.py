@@ -1,0 +1,295 @@
+"""The tiers behind the arena: what an eviction drops goes to host memory, from there to disk, and comes back.
+
+    demote    arena -> host   at once, before the step that takes the pages: when a snapshot is evicted, and
+                              with a disk also when it is published, so that it survives the process
+    spill     host -> disk    in the background, one after the other
+    fetch     host or disk -> arena   in the background; published when it has ended, then looked up again
+
+Every tier has its own pool and its own index of the same kind as the arena's.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
+
+from milepost.memory.pool import PagePool
+from milepost.prefix.disk_records import DiskEntry, encode_record, recover_entries
+from milepost.prefix.eviction import EvictionPolicy
+from milepost.prefix.evictor import Evictor
+from milepost.prefix.ghosts import Ghosts
+from milepost.prefix.index import PrefixIndex
+from milepost.prefix.keys import KeyChain
+from milepost.prefix.moves import Move, TierSpace, plan_move
+from milepost.prefix.nodes import Snapshot
+from milepost.prefix.reports import TierStats
+from milepost.types import Tier, Transfer, TransferResult
+
+__all__ = ["LEAST_GAIN", "Tiers", "open_space"]
+
+LEAST_GAIN = 64  # tokens that a load must save; less is computed as quickly
+
+
+class Tiers:
+    """Host and disk behind an arena.
+
+    Args:
+        arena: the first tier.
+        host: the second.
+        disk: the third, or None.
+        clock: seconds.
+        least_gain: tokens that a load must save.
+    """
+
+    def __init__(
+        self,
+        arena: TierSpace,
+        host: TierSpace,
+        disk: TierSpace | None,
+        clock: Callable[[], float],
+        *,
+        least_gain: int = LEAST_GAIN,
+    ) -> None:
+        self._least_gain = least_gain
+        self._arena = arena
+        self._host = host
+        self._disk = disk
+        self._clock = clock
+        self._last_id = 0
+        self._outbox: list[Transfer] = []
+        self._loads: dict[int, Move] = {}
+        self._loading: dict[bytes, int] = {}  # key of the snapshot's node -> transfer
+        self._given_up: dict[int, Move] = {}
+        self._to_spill: deque[Snapshot] = deque()
+        self._spill: tuple[int, Move] | None = None
+        self._counts: dict[Tier, Counter[str]] = {Tier.HOST: Counter(), Tier.DISK: Counter()}
+
+    @property
+    def writes_through(self) -> bool:
+        """Whether snapshots are copied down when they are published, not only when they are evicted."""
+        return self._disk is not None
+
+    @property
+    def has_transfers(self) -> bool:
+        """Whether transfers wait to be sent with a batch."""
+        return bool(self._outbox)
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether transfers that hold pages of the arena have not ended."""
+        return any(move.target is self._arena for move in (*self._loads.values(), *self._given_up.values()))
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether any transfer was planned and has not ended."""
+        return bool(self._loads or self._given_up or self._spill)
+
+    def recover(self, entries: Iterable[DiskEntry]) -> int:
+        """Take over what an earlier process left on disk; returns the number of snapshots."""
+        return 0 if self._disk is None else recover_entries(self._disk, entries, self._clock())
+
+    # -- down -----------------------------------------------------------------------------------
+
+    def demote(self, snapshot: Snapshot) -> None:
+        """Copy a snapshot of the arena to the host, before the coming step overwrites anything."""
+        move = plan_move(self._arena, self._host, snapshot)
+        if move is None:
+            return
+        self._send(move)
+        # The copy is the first thing that the coming step does, so the host may be told at once.
+        copy = move.finish(self._clock())
+        self._counts[Tier.HOST]["stores"] += 1
+        if copy is not None and self._disk is not None:
+            self._to_spill.append(copy)
+            self._spill_next()
+
+    def _spill_next(self) -> None:
+        """Begin to write the next snapshot to disk, if none is being written."""
+        while self._disk is not None and self._spill is None and self._to_spill:
+            snapshot = self._to_spill.popleft()
+            if snapshot.node.snapshot is not snapshot:
+                continue  # evicted before its turn came
+            move = plan_move(self._host, self._disk, snapshot)
+            if move is not None:
+                self._keep_source(move)
+                self._spill = self._send(move, encode_record(move)), move
+
+    # -- up -------------------------------------------------------------------------------------
+
+    def fetch(self, chain: KeyChain, tokens: Sequence[int], hit: int) -> int | None:
+        """Begin to load a snapshot that saves clearly more than `hit` tokens, if a tier has one.
+
+        Returns:
+            The transfer to wait for; None when there is nothing to load, or no room.
+        """
+        best = self._deepest(chain, tokens)
+        if best is None or best[1].position < hit + self._least_gain:
+            return None
+        space, snapshot = best
+        running = self._loading.get(snapshot.node.key)
+        if running is not None:
+            return running
+        move = plan_move(space, self._arena, snapshot)
+        if move is None:
+            return None
+        self._keep_source(move)
+        transfer_id = self._send(move)
+        self._loads[transfer_id] = move
+        self._loading[snapshot.node.key] = transfer_id
+        snapshot.hits += 1
+        snapshot.used_at = self._clock()
+        space.evictor.note(snapshot)
+        self._counts[space.tier]["loads"] += 1
+        return transfer_id
+
+    def _deepest(self, chain: KeyChain, tokens: Sequence[int]) -> tuple[TierSpace, Snapshot] | None:
+        best: tuple[TierSpace, Snapshot] | None = None
+        for space in (self._host, self._disk):
+            usable = None if space is None else space.index.find(chain, tokens).usable
+            if space is None or usable is None or usable.snapshot is None:
+                continue
+            if best is None or usable.position > best[1].position:
+                best = space, usable.snapshot
+        return best
+
+    # -- transfers ------------------------------------------------------------------------------
+
+    def take_transfers(self) -> tuple[Transfer, ...]:
+        """The transfers that go with the coming batch."""
+        transfers = tuple(self._outbox)
+        self._outbox.clear()
+        return transfers
+
+    def ended(self, results: Iterable[TransferResult]) -> list[int]:
+        """Take in which transfers have ended; returns the loads among them."""
+        loads: list[int] = []
+        for result in results:
+            failed = result.error is not None
+            if result.transfer_id in self._loads:
+                loads.append(result.transfer_id)
+                self._end_load(self._loads.pop(result.transfer_id), failed=failed)
+            elif result.transfer_id in self._given_up:
+                move = self._given_up.pop(result.transfer_id)
+                move.target.pool.end_quarantine(move.pages)
+                self._let_source_go(move)
+                if move.target is self._disk:
+                    move.target.pool.take_tainted()
+            elif self._spill is not None and self._spill[0] == result.transfer_id:
+                self._end_spill(self._spill[1], failed=failed)
+        return loads
+
+    def _end_load(self, move: Move, *, failed: bool) -> None:
+        self._loading.pop(move.snapshot.node.key, None)
+        self._let_source_go(move)
+        if not failed:
+            move.finish(self._clock())
+            self._counts[move.source.tier]["hit_tokens"] += move.snapshot.position
+            return
+        move.fail()
+        self._counts[move.source.tier]["failures"] += 1
+        # What could not be read once won't be better the next time.
+        if move.snapshot.node.snapshot is move.snapshot and not move.snapshot.pins:
+            move.source.evictor.drop(move.snapshot)
+
+    def _end_spill(self, move: Move, *, failed: bool) -> None:
+        self._spill = None
+        self._let_source_go(move)
+        if failed:
+            move.fail()
+            self._counts[Tier.DISK]["failures"] += 1
+        else:
+            move.finish(self._clock())
+            self._counts[Tier.DISK]["stores"] += 1
+        move.target.pool.take_tainted()  # a slot on disk is written whole before it is read
+        self._spill_next()
+
+    def _send(self, move: Move, record: bytes = b"") -> int:
+        self._last_id += 1
+        self._outbox.append(
+            Transfer(
+                transfer_id=self._last_id,
+                source=move.source.tier,
+                target=move.target.tier,
+                pages=move.pairs,
+                record=record,
+            )
+        )
+        return self._last_id
+
+    @staticmethod
+    def _keep_source(move: Move) -> None:
+        move.source.index.hold(move.snapshot.node)
+        move.source.index.pin(move.snapshot)
+
+    @staticmethod
+    def _let_source_go(move: Move) -> None:
+        move.source.index.unpin(move.snapshot)
+        move.source.index.unhold(move.snapshot.node)
+
+    # -- the rest -------------------------------------------------------------------------------
+
+    def reset(self) -> list[int]:
+        """Forget everything; returns the loads that are given up. Pages in flight stay until they land."""
+        given_up = [*self._loads]
+        for transfer_id, move in self._loads.items():
+            move.quarantine()
+            self._given_up[transfer_id] = move
+        self._loads.clear()
+        self._loading.clear()
+        self._to_spill.clear()
+        if self._spill is not None:
+            transfer_id, move = self._spill
+            move.quarantine()
+            self._given_up[transfer_id] = move
+            self._spill = None
+        for space in (self._host, self._disk):
+            if space is not None:
+                space.index.clear()
+        return given_up
+
+    def stats(self) -> tuple[TierStats, ...]:
+        """The tiers, nearest first."""
+        spaces = [space for space in (self._host, self._disk) if space is not None]
+        return tuple(self._stats_of(space) for space in spaces)
+
+    def _stats_of(self, space: TierSpace) -> TierStats:
+        counts, pages = self._counts[space.tier], space.pool.counts()
+        return TierStats(
+            name=space.tier.value,
+            snapshots=space.index.num_snapshots,
+            used_pages=space.pool.num_usable - pages.free,
+            total_pages=space.pool.num_usable,
+            hit_tokens=counts["hit_tokens"],
+            stores=counts["stores"],
+            loads=counts["loads"],
+            failures=counts["failures"],
+            evicted_snapshots=space.evictor.num_snapshots,
+        )
+
+    def check(self) -> None:
+        """Prove that each tier's pool and index agree; for tests."""
+        for space in (self._host, self._disk):
+            if space is not None:
+                space.pool.check()
+                space.index.check()
+
+
+def open_space(
+    tier: Tier,
+    num_pages: int,
+    policy: EvictionPolicy,
+    clock: Callable[[], float],
+    like: TierSpace,
+) -> TierSpace:
+    """An empty tier of `num_pages` pages, page 0 unused, for what `like` holds."""
+    pool = PagePool(num_pages)
+    index = PrefixIndex(pool, like.block_size, like.match_unit)
+    return TierSpace(
+        tier,
+        pool,
+        index,
+        Evictor(index, pool, policy, clock, Ghosts()),
+        block_size=like.block_size,
+        match_unit=like.match_unit,
+        pages_per_state=like.pages_per_state,
+    )
