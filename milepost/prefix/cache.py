@@ -304,7 +304,11 @@ class PrefixCache:
         chain = self._hasher.chain(salt)
         chain.extend(tokens)
         found = self.index.find(chain, tokens)
-        return explain(self.index, self._ghosts, chain, tokens, found, self.config.match_unit)
+        explanation = explain(self.index, self._ghosts, chain, tokens, found, self.config.match_unit)
+        if self.tiers is None:
+            return explanation
+        snapshots = self.tiers.path_snapshots(chain, tokens, explanation.snapshots)
+        return msgspec.structs.replace(explanation, snapshots=snapshots)
 
     def reset(self) -> int:
         """Forget all that no running request uses; returns how many snapshots were dropped."""

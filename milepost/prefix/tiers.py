@@ -24,7 +24,7 @@ from milepost.prefix.index import PrefixIndex
 from milepost.prefix.keys import KeyChain
 from milepost.prefix.moves import Move, TierSpace, plan_move
 from milepost.prefix.nodes import Snapshot
-from milepost.prefix.reports import TierStats
+from milepost.prefix.reports import PathSnapshot, TierStats
 from milepost.types import Tier, Transfer, TransferResult
 
 __all__ = ["LEAST_GAIN", "Tiers", "open_space"]
@@ -173,7 +173,7 @@ class Tiers:
                     if pair[1] not in written and self._host.pool.state_of(pair[1]) is not free
                 )
                 written.update(page for _, page in pages)
-            if pages:
+            if pages or not transfer.pages:
                 transfers.append(msgspec.structs.replace(transfer, pages=pages))
         return tuple(reversed(transfers))
 
@@ -263,7 +263,31 @@ class Tiers:
         for space in (self._host, self._disk):
             if space is not None:
                 space.index.clear()
+        if self._disk is not None:  # a restart must not bring back what was reset
+            self._last_id += 1
+            self._outbox.append(
+                Transfer(transfer_id=self._last_id, source=Tier.DISK, target=Tier.DISK, pages=())
+            )
         return given_up
+
+    def path_snapshots(
+        self, chain: KeyChain, tokens: Sequence[int], nearer: Sequence[PathSnapshot]
+    ) -> tuple[PathSnapshot, ...]:
+        """The snapshots on a prompt's path, each in its nearest tier; `nearer` are the arena's."""
+        found = {snapshot.position: snapshot for snapshot in nearer}
+        for space in (self._host, self._disk):
+            if space is None:
+                continue
+            end = space.index.find(chain, tokens).matched
+            for snapshot in space.index.path_snapshots(end, chain, tokens):
+                described = PathSnapshot(
+                    position=snapshot.position,
+                    reason=snapshot.reason.value,
+                    hits=snapshot.hits,
+                    tier=space.tier.value,
+                )
+                found.setdefault(snapshot.position, described)
+        return tuple(found[position] for position in sorted(found))
 
     def stats(self) -> tuple[TierStats, ...]:
         """The tiers, nearest first."""
