@@ -170,6 +170,7 @@ class PrefixCache:
         if trail.first_look:
             self._note_first_look(trail, match, tokens, in_flight)
             self._policy.observe(view)
+        trail.fetched = False
         trail.follow(SnapshotPlan() if trail.private else self._policy.plan(view), match.hit)
         node = match.node
         if node is None or node.snapshot is None:
