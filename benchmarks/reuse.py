@@ -32,6 +32,7 @@ from milepost.types import Request, SamplingParams
 __all__ = ["reuse"]
 
 ARENA = "1GiB"
+THREADS = 1  # sides are compared: threads that wait for a core of a shared machine would drown the difference
 CONTEXT = 32_768
 LENGTHS = (1024, 4096, 16_384)
 REPEATS = 3
@@ -94,7 +95,9 @@ class _Asked:
     """A running engine of one side."""
 
     def __init__(self, folder: Path, side: Side) -> None:
-        config = EngineConfig(model=str(folder), memory=ARENA, max_model_len=CONTEXT, **side.options)
+        config = EngineConfig(
+            model=str(folder), memory=ARENA, max_model_len=CONTEXT, threads=THREADS, **side.options
+        )
         self.loaded: LoadedEngine = load_engine(config)
         self._caches = config.prefix_cache
         self._count = 0
