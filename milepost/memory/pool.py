@@ -77,6 +77,7 @@ TRANSITIONS: frozenset[tuple[PageState, PageState]] = frozenset(
 )
 
 _LEASED = (PageState.RESERVED, PageState.WRITING, PageState.OWNED, PageState.RECEIVING)
+_RELEASABLE = (PageState.RESERVED, PageState.OWNED)
 _SHARED = (PageState.OWNED, PageState.CACHED)
 
 
@@ -268,16 +269,17 @@ class PagePool:
         if lease.in_step:
             raise InvariantError(f"{lease!r} can't release pages that a running step may write")
         verified = self._verified(lease, pages)
-        free: list[int] = []
-        for page in verified:
-            if self._references[page]:
-                self._cache(page)
-            elif tainted and self._states[page] == PageState.OWNED:
-                self._taint(page)
-            else:  # a reserved page was never written, so there is nothing to scrub
-                free.append(page)
-        self._move(free, PageState.FREE)
-        self._free.extend(free)
+        self._require_state(verified, *_RELEASABLE)
+        named = [page for page in verified if self._references[page]]
+        unnamed = [page for page in verified if not self._references[page]] if named else verified
+        self._move(named, PageState.CACHED)
+        self._num_cached_held += sum(1 for page in named if self._holds[page])
+        # A reserved page was never written, so there is nothing to scrub.
+        dirty = [page for page in unnamed if tainted and self._states[page] == PageState.OWNED]
+        clean = [page for page in unnamed if self._states[page] != PageState.OWNED] if dirty else unnamed
+        self._taint(dirty)
+        self._move(clean, PageState.FREE)
+        self._free.extend(clean)
         lease.num_pages -= len(verified)
 
     def begin_receive(self, lease: Lease, pages: Iterable[int]) -> None:
@@ -288,11 +290,11 @@ class PagePool:
     def end_receive(self, lease: Lease, pages: Iterable[int], *, failed: bool = False) -> None:
         """The transfer has ended: the pages are owned, or tainted and no longer the lease's if it failed."""
         verified = self._verified(lease, pages)
+        self._require_state(verified, PageState.RECEIVING)
         if not failed:
             self._move(verified, PageState.OWNED)
             return
-        for page in verified:
-            self._taint(page)
+        self._taint(verified)
         lease.num_pages -= len(verified)
 
     def quarantine(self, lease: Lease, pages: Iterable[int]) -> None:
@@ -303,8 +305,9 @@ class PagePool:
 
     def end_quarantine(self, pages: Iterable[int]) -> None:
         """The transfer that wrote these quarantined pages has ended; they are scrubbed before reuse."""
-        for page in pages:
-            self._taint(page)
+        given_up = list(pages)
+        self._require_state(given_up, PageState.QUARANTINED)
+        self._taint(given_up)
 
     def share(self, pages: Iterable[int]) -> None:
         """An entry of the prefix index names these owned or cached pages: one reference more on each."""
@@ -319,9 +322,11 @@ class PagePool:
             self._references[page] -= 1
             if self._references[page] < 0:
                 raise InvariantError(f"page {page} is dropped more often than it was shared")
-            if self._references[page] == 0 and self._states[page] == PageState.CACHED:
-                if self._holds[page]:
-                    raise InvariantError(f"page {page} is dropped while it is held")
+            if self._references[page]:
+                continue
+            if self._holds[page]:
+                raise InvariantError(f"page {page} is dropped while it is held")
+            if self._states[page] == PageState.CACHED:
                 self._move((page,), PageState.FREE)
                 self._free.append(page)
 
@@ -409,13 +414,9 @@ class PagePool:
         if held != self._num_cached_held:
             raise InvariantError(f"{held} cached pages are held, the count says {self._num_cached_held}")
 
-    def _cache(self, page: int) -> None:
-        self._move((page,), PageState.CACHED)
-        self._num_cached_held += self._holds[page] > 0
-
-    def _taint(self, page: int) -> None:
-        self._move((page,), PageState.TAINTED)
-        self._tainted.append(page)
+    def _taint(self, pages: Sequence[int]) -> None:
+        self._move(pages, PageState.TAINTED)
+        self._tainted.extend(pages)
 
     def _require_open(self, lease: Lease) -> None:
         if self._leases.get(lease.generation) is not lease:
@@ -427,6 +428,12 @@ class PagePool:
             if page <= DUMMY_PAGE or self._generations[page] != lease.generation:
                 raise InvariantError(f"page {page} does not belong to {lease!r}")
         return verified
+
+    def _require_state(self, pages: Sequence[int], *states: PageState) -> None:
+        # Some moves lead to the same state from several: only the caller knows which one it means.
+        for page in pages:
+            if self._states[page] not in states:
+                raise InvariantError(f"page {page} is {self.state_of(page).name}, not {states[-1].name}")
 
     def _move(self, pages: Sequence[int], target: PageState) -> None:
         for page in pages:

@@ -76,6 +76,8 @@ def _finite_rows(stream: ResidualStream, ragged: Ragged) -> Tensor:
     """
     running = stream.banks[-1] if stream.running is None else stream.running  # [tokens, hidden]
     finite = finite_rows(running)  # [tokens]
+    if ragged.num_rows == ragged.num_tokens:
+        return finite
     rows = torch.ones(ragged.num_rows, dtype=torch.bool, device=finite.device)
     rows[ragged.row_ids()[~finite]] = False
     return rows

@@ -85,11 +85,20 @@ class Evictor:
             return False
         pinned: list[Snapshot] = []
         while pool.num_free < count:
-            if not (self._drop_bare() or self._drop_spare() or self._drop_least(pinned)):
+            if not (self._drop_bare() or self._drop_spare(pinned) or self._drop_least(pinned)):
                 raise InvariantError(f"{count} pages can't be had although {pool.counts()}")
         for snapshot in pinned:
             self.note(snapshot)
         return True
+
+    def make_spare_room(self, count: int) -> bool:
+        """Free `count` pages at the cost of bare KV and unused spare snapshots alone, if that is enough."""
+        pinned: list[Snapshot] = []
+        while self._pool.num_free < count and (self._drop_bare() or self._drop_spare(pinned)):
+            pass
+        for snapshot in pinned:
+            self.note(snapshot)
+        return self._pool.num_free >= count
 
     def drop(self, snapshot: Snapshot) -> None:
         """Evict one snapshot."""
@@ -106,12 +115,16 @@ class Evictor:
         self.num_kv_pages += self._pool.num_free - free
         return True
 
-    def _drop_spare(self) -> bool:
+    def _drop_spare(self, pinned: list[Snapshot]) -> bool:
         while self._spares:
             _, _, snapshot = heapq.heappop(self._spares)
-            if _stands(snapshot) and not snapshot.hits:  # a spare that was used is listed in the heap
-                self.drop(snapshot)
-                return True
+            if not _stands(snapshot) or snapshot.hits:  # a spare that was used is listed in the heap
+                continue
+            if snapshot.pins:
+                pinned.append(snapshot)
+                continue
+            self.drop(snapshot)
+            return True
         return False
 
     def _drop_least(self, pinned: list[Snapshot]) -> bool:

@@ -13,7 +13,9 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 
-from milepost.memory.pool import PagePool
+import msgspec
+
+from milepost.memory.pool import PagePool, PageState
 from milepost.prefix.disk_records import DiskEntry, encode_record, recover_entries
 from milepost.prefix.eviction import EvictionPolicy
 from milepost.prefix.evictor import Evictor
@@ -22,7 +24,7 @@ from milepost.prefix.index import PrefixIndex
 from milepost.prefix.keys import KeyChain
 from milepost.prefix.moves import Move, TierSpace, plan_move
 from milepost.prefix.nodes import Snapshot
-from milepost.prefix.reports import TierStats
+from milepost.prefix.reports import PathSnapshot, TierStats
 from milepost.types import Tier, Transfer, TransferResult
 
 __all__ = ["LEAST_GAIN", "Tiers", "open_space"]
@@ -109,9 +111,8 @@ class Tiers:
             snapshot = self._to_spill.popleft()
             if snapshot.node.snapshot is not snapshot:
                 continue  # evicted before its turn came
-            move = plan_move(self._host, self._disk, snapshot)
+            move = self._plan_kept(self._host, self._disk, snapshot)
             if move is not None:
-                self._keep_source(move)
                 self._spill = self._send(move, encode_record(move)), move
 
     # -- up -------------------------------------------------------------------------------------
@@ -129,10 +130,9 @@ class Tiers:
         running = self._loading.get(snapshot.node.key)
         if running is not None:
             return running
-        move = plan_move(space, self._arena, snapshot)
+        move = self._plan_kept(space, self._arena, snapshot)
         if move is None:
             return None
-        self._keep_source(move)
         transfer_id = self._send(move)
         self._loads[transfer_id] = move
         self._loading[snapshot.node.key] = transfer_id
@@ -155,10 +155,27 @@ class Tiers:
     # -- transfers ------------------------------------------------------------------------------
 
     def take_transfers(self) -> tuple[Transfer, ...]:
-        """The transfers that go with the coming batch."""
-        transfers = tuple(self._outbox)
-        self._outbox.clear()
-        return transfers
+        """The transfers that go with the coming batch.
+
+        A host page may be given up again, and even have its next content on the way, before the batch is
+        sent: only what it holds in the end is copied.
+        """
+        outbox, self._outbox = self._outbox, []
+        written: set[int] = set()
+        transfers: list[Transfer] = []
+        for transfer in reversed(outbox):
+            pages = transfer.pages
+            if transfer.target is Tier.HOST:
+                free = PageState.FREE
+                pages = tuple(
+                    pair
+                    for pair in pages
+                    if pair[1] not in written and self._host.pool.state_of(pair[1]) is not free
+                )
+                written.update(page for _, page in pages)
+            if pages or not transfer.pages:
+                transfers.append(msgspec.structs.replace(transfer, pages=pages))
+        return tuple(reversed(transfers))
 
     def ended(self, results: Iterable[TransferResult]) -> list[int]:
         """Take in which transfers have ended; returns the loads among them."""
@@ -171,7 +188,7 @@ class Tiers:
             elif result.transfer_id in self._given_up:
                 move = self._given_up.pop(result.transfer_id)
                 move.target.pool.end_quarantine(move.pages)
-                self._let_source_go(move)
+                _let_go(move.source, move.snapshot)
                 if move.target is self._disk:
                     move.target.pool.take_tainted()
             elif self._spill is not None and self._spill[0] == result.transfer_id:
@@ -180,7 +197,7 @@ class Tiers:
 
     def _end_load(self, move: Move, *, failed: bool) -> None:
         self._loading.pop(move.snapshot.node.key, None)
-        self._let_source_go(move)
+        _let_go(move.source, move.snapshot)
         if not failed:
             move.finish(self._clock())
             self._counts[move.source.tier]["hit_tokens"] += move.snapshot.position
@@ -193,7 +210,7 @@ class Tiers:
 
     def _end_spill(self, move: Move, *, failed: bool) -> None:
         self._spill = None
-        self._let_source_go(move)
+        _let_go(move.source, move.snapshot)
         if failed:
             move.fail()
             self._counts[Tier.DISK]["failures"] += 1
@@ -217,14 +234,15 @@ class Tiers:
         return self._last_id
 
     @staticmethod
-    def _keep_source(move: Move) -> None:
-        move.source.index.hold(move.snapshot.node)
-        move.source.index.pin(move.snapshot)
-
-    @staticmethod
-    def _let_source_go(move: Move) -> None:
-        move.source.index.unpin(move.snapshot)
-        move.source.index.unhold(move.snapshot.node)
+    def _plan_kept(source: TierSpace, target: TierSpace, snapshot: Snapshot) -> Move | None:
+        """Plan a move whose source stays until `_let_go`."""
+        # Before: making room in the target may make room in the source as well.
+        source.index.hold(snapshot.node)
+        source.index.pin(snapshot)
+        move = plan_move(source, target, snapshot)
+        if move is None:
+            _let_go(source, snapshot)
+        return move
 
     # -- the rest -------------------------------------------------------------------------------
 
@@ -245,7 +263,31 @@ class Tiers:
         for space in (self._host, self._disk):
             if space is not None:
                 space.index.clear()
+        if self._disk is not None:  # a restart must not bring back what was reset
+            self._last_id += 1
+            self._outbox.append(
+                Transfer(transfer_id=self._last_id, source=Tier.DISK, target=Tier.DISK, pages=())
+            )
         return given_up
+
+    def path_snapshots(
+        self, chain: KeyChain, tokens: Sequence[int], nearer: Sequence[PathSnapshot]
+    ) -> tuple[PathSnapshot, ...]:
+        """The snapshots on a prompt's path, each in its nearest tier; `nearer` are the arena's."""
+        found = {snapshot.position: snapshot for snapshot in nearer}
+        for space in (self._host, self._disk):
+            if space is None:
+                continue
+            end = space.index.find(chain, tokens).matched
+            for snapshot in space.index.path_snapshots(end, chain, tokens):
+                described = PathSnapshot(
+                    position=snapshot.position,
+                    reason=snapshot.reason.value,
+                    hits=snapshot.hits,
+                    tier=space.tier.value,
+                )
+                found.setdefault(snapshot.position, described)
+        return tuple(found[position] for position in sorted(found))
 
     def stats(self) -> tuple[TierStats, ...]:
         """The tiers, nearest first."""
@@ -272,6 +314,11 @@ class Tiers:
             if space is not None:
                 space.pool.check()
                 space.index.check()
+
+
+def _let_go(source: TierSpace, snapshot: Snapshot) -> None:
+    source.index.unpin(snapshot)
+    source.index.unhold(snapshot.node)
 
 
 def open_space(

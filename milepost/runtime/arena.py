@@ -81,8 +81,7 @@ class Arena:
         Args:
             tails: (page, tokens that stay) pairs.
         """
-        if tails:
-            self._check_pages({page for page, _ in tails})
+        self._check_pages([page for page, _ in tails])
         for page, kept in tails:
             self.kv[page, :, kept:] = 0
 
@@ -116,8 +115,6 @@ class Arena:
         Raises:
             InvariantError: a page outside the arena, the dummy page, or pages that depend on the order.
         """
-        if not pairs:
-            return
         sources, targets = {source for source, _ in pairs}, {target for _, target in pairs}
         self._check_pages(sources | targets)
         if DUMMY_PAGE in sources | targets:
@@ -156,8 +153,7 @@ class Arena:
         window_size = layout.conv_window * layout.conv_channels
         for recurrent_tile, conv_tile in zip(states.recurrent_tiles, states.conv_tiles, strict=True):
             tiles = states.tile_ids(recurrent_tile, layout.recurrent_tiles_per_layer)
-            # State by state: a gathered copy of one stays in cache.
-            finite &= torch.cat([finite_rows(self.recurrent[row].view(1, -1)) for row in tiles])  # [rows]
+            finite &= finite_rows(self.recurrent[tiles].flatten(1))
             tiles = states.tile_ids(conv_tile, layout.conv_tiles_per_layer)
             finite &= finite_rows(self.conv[tiles].flatten(1)[:, :window_size])
         return finite
@@ -171,7 +167,7 @@ class Arena:
         self.bytes.view(self.num_pages, self.layout.page_bytes).index_fill_(0, index, byte)
 
     def _check_pages(self, pages: Collection[int]) -> None:
-        if min(pages) < 0 or max(pages) >= self.num_pages:
+        if pages and (min(pages) < 0 or max(pages) >= self.num_pages):
             raise InvariantError(f"Pages {sorted(pages)} are not all in an arena of {self.num_pages} pages.")
 
 

@@ -79,7 +79,7 @@ class Followers:
 
     def _worth_waiting_for(self, sequence: Sequence, match: Match, leader: Sequence) -> int | None:
         """The position of a snapshot that `leader` is about to leave and `sequence` should wait for."""
-        if leader.trail is None:
+        if leader.trail is None or leader.trail.private:
             return None
         shared = min(shared_tokens(sequence, leader), len(sequence.tokens) - 1)
         low = max(match.hit + self._match_unit - 1, leader.num_computed)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from milepost.kernels.precision import compute_dtype
-from milepost.memory.layout import paged_layout
+from milepost.memory.named_layout import named_layout
 from milepost.models import Model, StepInputs, StepOutput
 from milepost.runtime.model_runner import ModelRunner
 from milepost.testing.poisoning_executor import PoisoningExecutor
@@ -50,12 +50,14 @@ class SnapshotRuns:
 
     Args:
         model: what runs.
-        block_size: tokens of a page.
+        block_size: tokens of a page; the aligned layout takes more.
+        layout: name of the layout.
     """
 
-    def __init__(self, model: Model, block_size: int = 16) -> None:
+    def __init__(self, model: Model, block_size: int = 16, layout: str = "paged") -> None:
         dtype, wide = model.dtype, compute_dtype(model.dtype)
-        self.layout = paged_layout(
+        self.layout = named_layout(
+            layout,
             model.spec,
             block_size=block_size,
             kv_itemsize=dtype.itemsize,

@@ -86,6 +86,18 @@ def test_copies_are_whole_pages_and_leave_the_others(arena: Arena) -> None:
     assert (arena.pages() == expected).all()
 
 
+def test_tails_are_scrubbed_behind_what_stays(arena: Arena) -> None:
+    arena.poison_all()
+    arena.scrub_tails([])
+    arena.scrub_tails([(3, 5), (4, 0)])
+    assert arena.kv[3, :, :5].isnan().all()
+    assert not arena.kv[3, :, 5:].any()
+    assert not arena.kv[4].any()
+    assert arena.poisoned([2, 5])
+    with pytest.raises(InvariantError, match="24 pages"):
+        arena.scrub_tails([(3, 5), (24, 1)])
+
+
 def test_copies_that_cannot_be_are_refused(arena: Arena) -> None:
     before = arena.pages().copy()
     for pairs, message in (

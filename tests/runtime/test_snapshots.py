@@ -119,6 +119,21 @@ def test_a_mixed_batch_writes_its_snapshots(toys: Toys, family: Family, kernels:
         assert_same(runs.logits_of(name), toys.expected(family, tokens)[-20:])
 
 
+@pytest.mark.parametrize("block_size", [1, 300])
+def test_resumed_equals_cold_on_the_aligned_layout(
+    toys: Toys, cold: Callable[[Family], Tensor], block_size: int
+) -> None:
+    """With blocks barely as long as a state is large, and with one longer than the sequence."""
+    runs = SnapshotRuns(toys.model("kimi_k3", "cpu"), block_size=block_size, layout="aligned")
+    runs.start("leader", TOKENS)
+    runs.run("leader", 50, POSITIONS)
+    for position in POSITIONS:
+        runs.resume(f"from {position}", "leader", position, TOKENS)
+    runs.step(runs.rest())
+    for position in POSITIONS:
+        assert_same(runs.logits_of(f"from {position}"), cold("kimi_k3")[position:])
+
+
 def test_a_snapshot_can_be_used_again_and_again(toys: Toys, cold: Callable[[Family], Tensor]) -> None:
     """R45: a restore reads the snapshot and never writes it."""
     runs = SnapshotRuns(toys.model("kimi_k3", "cpu"))
