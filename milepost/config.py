@@ -76,7 +76,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         eviction: what goes first when pages are needed, such as "value" or "marconi(alpha=0.5)".
         host_cache: bytes of host memory beside the arena for what was evicted, as `memory`; None for none.
         disk_cache: a folder and the bytes that its pages may take, "PATH,20GiB", for what survives a
-            restart; None for none.
+            restart, behind a `host_cache`; None for none.
         cache_key: the secret behind the prefix keys, 16 to 64 bytes in hexadecimal; None takes the disk
             cache's own, or draws one a process.
         wait_for_leaders: whether a request waits for a snapshot that another one is computing right now.
@@ -144,6 +144,11 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             _disk_cache(self.disk_cache)
         if self.cache_key is not None:
             _secret(self.cache_key)
+        if self.disk_cache is not None and self.host_cache is None:
+            raise ConfigError(
+                f"disk_cache needs host_cache, through which every page passes. Given: {self.disk_cache!r} "
+                "alone. Set host_cache too, such as 1GiB."
+            )
         for name in ("host_cache", "disk_cache"):
             if not self.prefix_cache and getattr(self, name) is not None:
                 raise ConfigError(

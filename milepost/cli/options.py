@@ -132,7 +132,7 @@ _ENGINE_OPTIONS = {
     "disk_cache": click.option(
         "--disk-cache",
         metavar="PATH,SIZE",
-        help="The same on disk, which survives a restart; such as cache,20GiB.",
+        help="With --host-cache: the same on disk, which survives a restart; such as cache,20GiB.",
     ),
     "cache_key": click.option(
         "--cache-key",

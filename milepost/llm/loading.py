@@ -11,20 +11,18 @@ from milepost.chat.encoding import ChatEncoding
 from milepost.chat.families import chat_encoding
 from milepost.chat.tokenizer import Tokenizer
 from milepost.chat.tokenizer_folder import load_tokenizer
-from milepost.config import EngineConfig, ResolvedCache, ResolvedConfig
+from milepost.config import EngineConfig, ResolvedConfig
 from milepost.config_json import read_model_spec
 from milepost.engine.engine import Engine
 from milepost.engine.reports import EngineObserver
-from milepost.errors import ConfigError
 from milepost.kernels.ops import load_ops
+from milepost.llm.cache_tiers import open_cache
 from milepost.memory.layout import TiledLayout
 from milepost.memory.named_layout import named_layout
 from milepost.memory.pool import PagePool
 from milepost.memory.sizing import resolve
 from milepost.models.loader import load_model, weight_bytes
 from milepost.models.weights import Progress
-from milepost.prefix.cache import PrefixCache
-from milepost.prefix.config import CacheConfig
 from milepost.runtime.dtypes import torch_dtype
 from milepost.runtime.model_runner import ModelRunner
 from milepost.scheduler.config import SchedulerConfig
@@ -77,39 +75,26 @@ def load_engine(
     dtype = torch_dtype(config.resolved_dtype)
     resolved = resolve(config, spec, layout, weight_bytes=weight_bytes(spec, dtype))
     pool = PagePool(resolved.num_pages)
-    cache = _prefix_cache(resolved.cache, layout, pool)
-    torch.set_num_threads(resolved.threads)
-    model = load_model(folder, dtype=dtype, ops=load_ops(resolved.kernels), progress=progress)
-    scheduler = Scheduler(
-        SchedulerConfig(
-            max_model_len=resolved.max_model_len,
-            token_budget=resolved.max_num_batched_tokens,
-            max_num_seqs=resolved.max_num_seqs,
-            stop_token_ids=tuple(dict.fromkeys(spec.stop_token_ids + encoding.stop_token_ids)),
-            vocab_size=spec.vocab_size,
-        ),
-        layout,
-        pool,
-        cache,
-    )
-    runner = ModelRunner.from_config(model, layout, resolved)
-    runner.warm_up()
-    engine = Engine(runner, scheduler, tokenizer, observer=observer)
+    tiers = open_cache(resolved, folder, layout, pool)
+    try:
+        torch.set_num_threads(resolved.threads)
+        model = load_model(folder, dtype=dtype, ops=load_ops(resolved.kernels), progress=progress)
+        scheduler = Scheduler(
+            SchedulerConfig(
+                max_model_len=resolved.max_model_len,
+                token_budget=resolved.max_num_batched_tokens,
+                max_num_seqs=resolved.max_num_seqs,
+                stop_token_ids=tuple(dict.fromkeys(spec.stop_token_ids + encoding.stop_token_ids)),
+                vocab_size=spec.vocab_size,
+            ),
+            layout,
+            pool,
+            tiers.cache,
+        )
+        runner = ModelRunner.from_config(model, layout, resolved)
+        runner.warm_up()
+        engine = Engine(tiers.around(runner), scheduler, tokenizer, observer=observer)
+    except BaseException:
+        tiers.close()
+        raise
     return LoadedEngine(engine=engine, tokenizer=tokenizer, encoding=encoding, layout=layout, config=resolved)
-
-
-def _prefix_cache(config: ResolvedCache | None, layout: TiledLayout, pool: PagePool) -> PrefixCache | None:
-    """The prefix cache over the engine's pages, None when it is off."""
-    if config is None:
-        return None
-    if config.host_bytes or config.disk_path:
-        tier = "host_cache" if config.host_bytes else "disk_cache"
-        raise ConfigError(f"{tier} is not served yet: evicted snapshots are dropped. Leave it out.")
-    settings = CacheConfig(
-        match_unit=config.match_unit,
-        snapshot_policy=config.snapshot_policy,
-        eviction=config.eviction,
-        secret=config.secret,
-        wait_for_leaders=config.wait_for_leaders,
-    )
-    return PrefixCache(settings, layout, pool)

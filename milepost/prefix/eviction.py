@@ -14,19 +14,21 @@ Thousands of candidates are scored at a time, so a score is a few operations on 
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Mapping
 from typing import Protocol
 
-from milepost.error_text import nearest
+from milepost.error_text import one_of
 from milepost.errors import ConfigError
 from milepost.prefix.plan import Reason
 from milepost.prefix.reuse_rates import ReuseRates
+from milepost.prefix.terms import parse_terms
 
 __all__ = ["Candidate", "EvictionPolicy", "Lru", "Marconi", "Value", "parse_eviction"]
 
-# A superseded snapshot has lost its purpose: it goes before all that have one, however they compare.
-# Tokens per page, ages and chances of two snapshots rarely differ by more than this.
+# The defaults of `Value`.
+EXPONENT = 0.5
+PATIENCE = 60.0
+
+# A superseded snapshot has lost its purpose: it goes before those that have one, however they compare.
 SUPERSEDED_FACTOR = 1e-6
 
 
@@ -65,7 +67,7 @@ class Candidate(Protocol):
 
     @property
     def superseded(self) -> bool:
-        """Never hit, and its conversation went on behind it, where an append-only chat looks."""
+        """Its conversation went on behind it, where an append-only chat looks, and nobody else used it."""
         ...
 
 
@@ -92,8 +94,6 @@ class EvictionPolicy(Protocol):
 
 class Lru:
     """The longest unused goes first."""
-
-    RANGES: Mapping[str, tuple[float, float]] = {}
 
     @property
     def name(self) -> str:
@@ -128,8 +128,6 @@ class Marconi:
             compare on, and greater ones hurt there.
     """
 
-    RANGES: Mapping[str, tuple[float, float]] = {"alpha": (0.0, 1e6)}
-
     def __init__(self, alpha: float = 0.0) -> None:
         self.alpha = alpha
         self._greatest = 0.0
@@ -158,21 +156,20 @@ class Marconi:
 class Value:
     """Expected tokens saved per page and second; learns which reasons' snapshots come back.
 
-        worth = chance of reuse * (gap / freed pages) ^ exponent / (age + patience)
+        worth = (chance of reuse * (1 + hits) * gap / freed pages) ^ exponent / (age + patience)
 
     1 / (age + patience) is the rate at which a snapshot unused for `age` is asked for when the times
-    between uses follow a power law (Lomax). The exponent below 1 was found on traces: long gaps save
-    more, and come back less often. Chances are learned by reason, see `ReuseRates`. A superseded
-    snapshot is worth next to nothing.
+    between uses follow a power law (Lomax). Hits keep the beginning that half of all prompts share:
+    its gap is short, and without them it goes as soon as nobody comes for a minute. An exponent
+    below 1 and the other constants were found on a trace, see docs/log.md. Chances are learned by
+    reason, see `ReuseRates`. A superseded snapshot is worth next to nothing.
 
     Args:
-        exponent: weight of the tokens saved per page; 0 ignores them.
+        exponent: weight of what a page saves against age; 0 is recency alone.
         patience: seconds within which age hardly counts.
     """
 
-    RANGES: Mapping[str, tuple[float, float]] = {"exponent": (0.0, 4.0), "patience": (1e-3, 1e9)}
-
-    def __init__(self, exponent: float = 0.5, patience: float = 60.0) -> None:
+    def __init__(self, exponent: float = EXPONENT, patience: float = PATIENCE) -> None:
         self.exponent = exponent
         self.patience = patience
         self._rates = ReuseRates()
@@ -180,20 +177,16 @@ class Value:
     @property
     def name(self) -> str:
         """``value``, with the parameters that aren't the defaults."""
-        default = Value.__init__.__defaults__ or ()
-        given = {"exponent": self.exponent, "patience": self.patience}
-        changed = [
-            f"{key}={x:g}" for (key, x), usual in zip(given.items(), default, strict=True) if x != usual
-        ]
+        given = (("exponent", self.exponent, EXPONENT), ("patience", self.patience, PATIENCE))
+        changed = [f"{key}={number:g}" for key, number, usual in given if number != usual]
         return f"value({','.join(changed)})" if changed else "value"
 
     def worth(self, candidate: Candidate, now: float) -> float:
-        """Chance of reuse times tokens per page to the exponent, per second."""
-        rates = self._rates
-        chance = (rates.later if candidate.hits else rates.first)[candidate.reason]
-        density = candidate.gap / (candidate.freed_pages or 1)
-        age = now - candidate.used_at
-        worth = chance * math.pow(density, self.exponent) / (max(age, 0.0) + self.patience)
+        """What a page of it is expected to save, to the exponent, over its age."""
+        hits = candidate.hits
+        chance = (self._rates.later if hits else self._rates.first)[candidate.reason]
+        saved = chance * (1 + hits) * candidate.gap / (candidate.freed_pages or 1)
+        worth = math.pow(saved, self.exponent) / (max(now - candidate.used_at, 0.0) + self.patience)
         return worth * SUPERSEDED_FACTOR if candidate.superseded else worth
 
     def written(self, reason: Reason) -> None:
@@ -205,55 +198,43 @@ class Value:
         self._rates.consumed(candidate.reason, candidate.hits)
 
 
-_POLICIES: dict[str, type[Lru] | type[Marconi] | type[Value]] = {
-    "lru": Lru,
-    "marconi": Marconi,
-    "value": Value,
+_OPTION = "eviction"
+_RANGES: dict[str, dict[str, tuple[float, float]]] = {
+    "lru": {},
+    "marconi": {"alpha": (0.0, 1e6)},
+    "value": {"exponent": (0.0, 4.0), "patience": (1e-3, 1e9)},
 }
-_FORM = re.compile(r"\s*([\w-]+)\s*(?:\(([^()]*)\)\s*)?")
+"""Every policy's parameters, with the least and the greatest value."""
 
 
-def parse_eviction(text: object) -> EvictionPolicy:
-    """A policy from its name and, in brackets, parameters, such as ``marconi(alpha=0.5)``.
+def parse_eviction(text: str) -> EvictionPolicy:
+    """The policy that `text` names, with its parameters, such as ``marconi(alpha=0.5)``.
 
     Raises:
-        ConfigError: an unknown name or parameter (with the nearest match), one given twice, a value
-            that is no number or out of range.
+        ConfigError: an unknown name or parameter (with the nearest match), more than one policy, or a
+            value that is no number or out of range.
     """
-    found = _FORM.fullmatch(text) if isinstance(text, str) else None
-    if found is None:
-        raise ConfigError(
-            f"eviction must be a policy's name, with parameters in brackets where it has some, such as "
-            f"'marconi(alpha=0.5)'. Given: {text!r:.100}."
-        )
-    name, inside = found[1], found[2]
-    policy = _POLICIES.get(name)
-    if policy is None:
-        raise ConfigError(
-            f"eviction must be one of {', '.join(_POLICIES)}. Given: {name!r:.100}.{nearest(name, _POLICIES)}"
-        )
-    numbers: dict[str, float] = {}
-    for part in (inside or "").split(",") if (inside or "").strip() else ():
-        key, value = _parameter(name, part, policy.RANGES)
-        if key in numbers:
-            raise ConfigError(f"eviction {name}: the parameter {key!r} is given twice. Leave one out.")
-        numbers[key] = value
-    return policy(**numbers)
+    terms = parse_terms(_OPTION, text)
+    if len(terms) > 1:
+        raise ConfigError(f"{_OPTION} takes one policy. Given: {text!r:.100}.")
+    (term,) = terms
+    if term.name not in _RANGES:
+        raise ConfigError(one_of(_OPTION, term.name, _RANGES))
+    numbers = {key: _number(term.name, key, value) for key, value in term.bind([*_RANGES[term.name]]).items()}
+    if term.name == "lru":
+        return Lru()
+    return Marconi(**numbers) if term.name == "marconi" else Value(**numbers)
 
 
-def _parameter(policy: str, part: str, ranges: Mapping[str, tuple[float, float]]) -> tuple[str, float]:
-    key, equals, value = (piece.strip() for piece in part.partition("="))
-    if key not in ranges:
-        known = f"Known: {', '.join(ranges)}." if ranges else "It takes none."
-        raise ConfigError(f"eviction {policy} has no parameter {key!r:.100}.{nearest(key, ranges)} {known}")
-    low, high = ranges[key]
+def _number(policy: str, key: str, value: str) -> float:
+    low, high = _RANGES[policy][key]
     try:
         number = float(value)
     except ValueError:
-        number = float("nan")
-    if not equals or not low <= number <= high:
+        number = math.nan
+    if not low <= number <= high:  # also refuses NaN
         raise ConfigError(
-            f"eviction {policy}: {key} must be a number between {low:g} and {high:g}, written "
-            f"'{key}=NUMBER'. Given: {part.strip()!r:.100}."
+            f"{_OPTION}: {policy}'s {key} must be a number between {low:g} and {high:g}. "
+            f"Given: {value!r:.100}."
         )
-    return key, number
+    return number

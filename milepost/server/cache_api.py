@@ -12,7 +12,7 @@ import msgspec
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from milepost.server.endpoint import check_model, fields_renamed, front_of, read_fields
+from milepost.server.endpoint import check_content_type, check_model, fields_renamed, front_of, read_fields
 from milepost.server.requests import ExplainRequest
 from milepost.server.responses import CacheReset
 from milepost.server.services import Services
@@ -38,6 +38,7 @@ async def explain_cache(http: HttpRequest) -> Response:
 
 async def reset_cache(http: HttpRequest) -> Response:
     """Drop all that is cached; requests that run go on with what they have."""
+    check_content_type(http)
     dropped = await front_of(http).services.engine.reset_cache()
     return Response(msgspec.json.encode(CacheReset(dropped_snapshots=dropped)), media_type="application/json")
 

@@ -20,6 +20,7 @@ from milepost.server.streaming import ClientDisconnectedError
 
 __all__ = [
     "MAX_BODY_BYTES",
+    "check_content_type",
     "check_model",
     "fields_renamed",
     "front_of",
@@ -110,8 +111,12 @@ async def read_fields(http: HttpRequest, kind: type[S], harmless: HarmlessValues
     return read_body(body, kind, harmless)
 
 
-async def _read_bytes(http: HttpRequest) -> bytes:
-    """A JSON body of bounded size."""
+def check_content_type(http: HttpRequest) -> None:
+    """Refuse what any web page could make a browser send.
+
+    Raises:
+        HttpError: 415 for another content type than JSON's.
+    """
     content_type = http.headers.get("content-type", "").partition(";")[0].strip().lower()
     if content_type != "application/json":
         raise HttpError(
@@ -120,6 +125,11 @@ async def _read_bytes(http: HttpRequest) -> bytes:
             "Send the header 'Content-Type: application/json'.",
             code="unsupported_media_type",
         )
+
+
+async def _read_bytes(http: HttpRequest) -> bytes:
+    """A JSON body of bounded size."""
+    check_content_type(http)
     body = bytearray()
     async for chunk in http.stream():
         body += chunk

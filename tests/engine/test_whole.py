@@ -27,6 +27,11 @@ def expected(prompt: tuple[int, ...]) -> tuple[str, FinishReason]:
     return before, FinishReason.STOP if found else FinishReason.LENGTH
 
 
+def submit(engine: Engine, world: World, request: Request) -> None:
+    engine.submit(request)
+    world.requests[request.request_id] = request  # the executor asks the world for salts
+
+
 PROMPTS = [prompt_of(1 + 3 * i % 17, i) for i in range(16)]
 
 
@@ -44,7 +49,7 @@ def test_the_same_text_alone_batched_chunked_and_preempted(budget: int, block_si
     engine = Engine(world.executor, world.scheduler, Letters())
     for i, prompt in enumerate(PROMPTS):
         sampling = SamplingParams(max_tokens=MAX_TOKENS, stop=(STOP,))
-        engine.submit(Request(request_id=str(i), prompt_token_ids=prompt, sampling=sampling))
+        submit(engine, world, Request(request_id=str(i), prompt_token_ids=prompt, sampling=sampling))
     outputs = run(engine)
     for i, prompt in enumerate(PROMPTS):
         assert (text_of(outputs[str(i)]), outputs[str(i)][-1].finish_reason) == expected(prompt)
@@ -57,6 +62,6 @@ def test_the_tight_pools_of_the_sweep_do_preempt() -> None:
     engine = Engine(world.executor, world.scheduler, Letters())
     for i, prompt in enumerate(PROMPTS):
         sampling = SamplingParams(max_tokens=MAX_TOKENS)
-        engine.submit(Request(request_id=str(i), prompt_token_ids=prompt, sampling=sampling))
+        submit(engine, world, Request(request_id=str(i), prompt_token_ids=prompt, sampling=sampling))
     run(engine)
     assert world.scheduler.stats().preemptions > 0

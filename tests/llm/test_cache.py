@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from milepost.errors import ConfigError, RequestError
+from milepost.errors import CheckpointError, ConfigError, RequestError
 from milepost.llm import LLM
 from milepost.types import SamplingParams
 from tests.llm.checkpoints import ENGINE, copied, truncate_a_shard
@@ -152,6 +153,15 @@ def test_options_reach_the_cache_and_change_no_answer(quiet_k3: Path, cold: LLM,
     assert [one.token_ids for one in done] == [one.token_ids for one in expected]
 
 
+def test_on_the_aligned_layout_a_block_s_unit_is_the_grown_block_s(quiet_k3: Path, cold: LLM) -> None:
+    with LLM(quiet_k3, **(ENGINE | {"layout": "aligned", "match_unit": "block"})) as llm:
+        assert llm.config.cache is not None
+        assert llm.config.cache.match_unit == llm.layout.block_size > 64
+        done = [llm.generate(PROMPT, GREEDY)[0] for _ in range(2)]
+    assert done[1].usage.cached_tokens == done[1].usage.prompt_tokens - 1
+    assert {one.token_ids for one in done} == {cold.generate(PROMPT, GREEDY)[0].token_ids}
+
+
 @pytest.mark.parametrize("options", [{"snapshot_policy": "adaptve"}, {"eviction": "lfu"}])
 def test_a_wrong_policy_is_found_before_the_weights_are_read(
     quiet_k3: Path, tmp_path: Path, options: Any
@@ -161,7 +171,57 @@ def test_a_wrong_policy_is_found_before_the_weights_are_read(
         LLM(torn, **ENGINE, **options)
 
 
-@pytest.mark.parametrize("option", [{"host_cache": "1MiB"}, {"disk_cache": "cache,1MiB"}])
-def test_a_tier_is_never_promised_and_not_there(quiet_k3: Path, option: Any) -> None:
-    with pytest.raises(ConfigError, match="not served yet"):
-        LLM(quiet_k3, **ENGINE, **option)
+def test_what_the_arena_gave_up_comes_back_from_the_host(quiet_k3: Path, cold: LLM) -> None:
+    # More than the arena can keep, each long enough to be worth a load.
+    prompts = [f"{number} {PROMPT} " * 5 for number in range(12)]
+    with LLM(quiet_k3, **(ENGINE | {"memory": "1MiB", "host_cache": "64MiB"})) as llm:
+        for prompt in prompts:
+            llm.generate(prompt, GREEDY)
+        again = [llm.generate(prompt, GREEDY)[0] for prompt in prompts]
+        stats = llm.stats().cache
+        assert stats is not None
+        (tier,) = stats.tiers
+        assert (tier.name, tier.failures) == ("host", 0)
+        assert tier.loads > 0
+        assert tier.hit_tokens > 0
+        llm.reset_cache()
+    expected = cold.generate(prompts, GREEDY)
+    assert [one.token_ids for one in again] == [one.token_ids for one in expected]
+
+
+def test_what_is_on_disk_survives_a_restart(quiet_k3: Path, tmp_path: Path, cold: LLM) -> None:
+    options = ENGINE | {"host_cache": "16MiB", "disk_cache": f"{tmp_path / 'kept'},64MiB"}
+    prompt = f"{PROMPT} " * 5
+    with LLM(quiet_k3, **options) as llm:
+        llm.generate(prompt, GREEDY)
+        deadline = time.monotonic() + 20
+        # The spill runs beside the steps, and its end is noticed by one.
+        while not _on_disk(llm):
+            assert time.monotonic() < deadline
+            llm.generate("a", GREEDY)
+    with LLM(quiet_k3, **options) as llm:
+        (again,) = llm.generate(prompt, GREEDY)
+    assert again.usage.cached_tokens > 0
+    assert again.token_ids == cold.generate(prompt, GREEDY)[0].token_ids
+    with LLM(quiet_k3, **(options | {"kv_dtype": "bfloat16"})) as other:
+        assert other.generate(prompt, GREEDY)[0].usage.cached_tokens == 0, "pages of other numbers"
+
+
+def _on_disk(llm: LLM) -> int:
+    stats = llm.stats().cache
+    assert stats is not None
+    return next(tier.stores for tier in stats.tiers if tier.name == "disk")
+
+
+def test_a_load_that_fails_leaves_the_disk_to_the_next_one(quiet_k3: Path, tmp_path: Path) -> None:
+    torn = copied(quiet_k3, tmp_path / "torn", truncate_a_shard)
+    options = ENGINE | {"host_cache": "16MiB", "disk_cache": f"{tmp_path / 'kept'},64MiB"}
+    with pytest.raises(CheckpointError):
+        LLM(torn, **options)
+    with LLM(quiet_k3, **options) as llm:
+        assert llm.generate(PROMPT, GREEDY)
+
+
+def test_a_tier_too_small_for_a_page_is_refused(quiet_k3: Path) -> None:
+    with pytest.raises(ConfigError, match="host_cache must hold at least two pages"):
+        LLM(quiet_k3, **ENGINE, host_cache=1000)

@@ -110,7 +110,7 @@ def test_a_match_unit_of_a_block_is_the_block_of_the_layout_in_use() -> None:
     ],
 )
 def test_a_disk_cache_is_a_folder_and_a_size(text: str, path: str, size: int) -> None:
-    cache = cache_of(disk_cache=text)
+    cache = cache_of(disk_cache=text, host_cache="1MiB")
     assert (cache.disk_path, cache.disk_bytes) == (path, size)
 
 
@@ -130,10 +130,14 @@ def test_a_wrong_key_is_not_repeated_in_the_error() -> None:
     assert "5ecret" not in str(caught.value)
 
 
-@pytest.mark.parametrize(("name", "value"), [("host_cache", "1GiB"), ("disk_cache", "cache,1GiB")])
-def test_a_tier_behind_a_cache_that_is_off_is_refused(name: str, value: str) -> None:
-    with pytest.raises(ConfigError, match=f"{name} must be left out when prefix_cache is off"):
-        EngineConfig.from_options({"model": "m", "prefix_cache": False, name: value})
+def test_a_tier_behind_a_cache_that_is_off_is_refused() -> None:
+    with pytest.raises(ConfigError, match="host_cache must be left out when prefix_cache is off"):
+        EngineConfig(model="m", prefix_cache=False, host_cache="1GiB", disk_cache="cache,1GiB")
+
+
+def test_a_disk_without_a_host_tier_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"disk_cache needs host_cache.*'cache,1GiB' alone"):
+        EngineConfig(model="m", disk_cache="cache,1GiB")
 
 
 def test_off_is_no_cache() -> None:

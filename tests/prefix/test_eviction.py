@@ -88,6 +88,13 @@ def test_value_keeps_what_was_hit() -> None:
     assert order(parsed("value"), never=Snapshot(), hit=hit) == ["never", "hit"]
 
 
+def test_value_keeps_the_beginning_that_many_share() -> None:
+    """A short one that is asked for every few seconds, against long ones that came in meanwhile."""
+    shared = Snapshot(position=512, gap=512, freed_pages=254, hits=100, reason=Reason.BRANCH, used_at=NOW - 5)
+    leaf = Snapshot(position=12_800, gap=12_288, freed_pages=446, used_at=NOW - 5)
+    assert order(parsed("value"), leaf=leaf, shared=shared) == ["leaf", "shared"]
+
+
 def test_value_orders_a_path_by_what_the_next_turn_needs() -> None:
     """A chat's last answer, the turn before it (superseded), and a system prompt that others use."""
     system = Snapshot(position=700, gap=700, freed_pages=32, hits=50, used_at=NOW - 60)
@@ -186,6 +193,7 @@ def test_chances_are_chances_whatever_is_told(events: list[tuple[Reason, int]]) 
         (" marconi ", "marconi(alpha=0)"),
         ("marconi(alpha=0.5)", "marconi(alpha=0.5)"),
         ("marconi( alpha = 2 )", "marconi(alpha=2)"),
+        ("marconi(2)", "marconi(alpha=2)"),
         ("value", "value"),
         ("value()", "value"),
         ("value(patience=600)", "value(patience=600)"),
@@ -200,28 +208,24 @@ def test_names_are_read_and_written(text: str, name: str) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "must be a policy's name"),
-        ("value(", "must be a policy's name"),
-        ("marconi(alpha=1)x", "must be a policy's name"),
-        ("marconi+lru", "must be a policy's name"),
-        (None, "must be a policy's name"),
+        ("", "eviction takes names in lower case"),
+        ("value(", "eviction takes names in lower case"),
+        ("Value", "eviction takes names in lower case"),
+        ("marconi(alpha=1)x", "eviction takes names in lower case"),
+        ("marconi+lru", "eviction takes one policy"),
         ("lfu", "lru, marconi, value. Given: 'lfu'. Did you mean 'lru'?"),
-        ("Value", "Did you mean 'value'?"),
         ("marconi(alfa=1)", "no parameter 'alfa'. Did you mean 'alpha'? Known: alpha."),
-        ("lru(alpha=1)", "lru has no parameter 'alpha'. It takes none."),
-        ("marconi(0.5)", "no parameter '0.5'"),
-        (
-            "marconi(alpha)",
-            "alpha must be a number between 0 and 1e+06, written 'alpha=NUMBER'. Given: 'alpha'.",
-        ),
-        ("marconi(alpha=)", "Given: 'alpha='."),
-        ("marconi(alpha=much)", "Given: 'alpha=much'."),
+        ("lru(alpha=1)", "lru has no parameter 'alpha'. Known: none."),
+        ("lru(1)", "lru takes no parameters"),
+        ("marconi(alpha)", "alpha must be a number between 0 and 1e+06. Given: 'alpha'."),
+        ("marconi(alpha=)", "eviction takes names in lower case"),
+        ("marconi(alpha=much)", "Given: 'much'."),
         ("marconi(alpha=-1)", "between 0 and"),
         ("marconi(alpha=nan)", "between 0 and"),
         ("marconi(alpha=inf)", "between 0 and"),
         ("value(patience=0)", "patience must be a number between 0.001"),
-        ("marconi(alpha=1,alpha=2)", "'alpha' is given twice"),
-        ("marconi(alpha=1,)", "no parameter ''"),
+        ("marconi(alpha=1,alpha=2)", "takes alpha once"),
+        ("marconi(alpha=1,)", "eviction takes names in lower case"),
     ],
 )
 def test_what_is_wrong_is_said(text: str, words: str) -> None:

@@ -87,6 +87,7 @@ def test_curl_example(served: ServedEngine) -> None:
 def test_reset_example(served: ServedEngine) -> None:
     (words,) = [words for words in command_lines() if words[0] == "curl" and "-d" not in words]
     assert words[:3] == ["curl", "-X", "POST"]
+    assert words[4:] == ["-H", "Content-Type: application/json"]
     ScriptedCache().install(served.scheduler)
     reply = served.call(words[3].removeprefix(SERVER), method=words[2])
     assert reply.status == 200, reply.body

@@ -88,7 +88,8 @@ def test_metrics_tell_what_happened(served: ServedEngine, client: OpenAI) -> Non
     assert served.metric("milepost_inter_token_latency_seconds_count") == 4
     assert served.metric("milepost_request_duration_seconds_count") == 2
     assert served.metric("milepost_running_requests") == 0
-    assert served.metric('milepost_pages{state="free"}') == NUM_PAGES - 1
+    free, cached = (served.metric(f'milepost_pages{{state="{state}"}}') for state in ("free", "cached"))
+    assert free + cached == NUM_PAGES - 1
     assert served.metric("milepost_steps_total") == len(served.executor.batches)
 
 

@@ -1,0 +1,123 @@
+"""The prefix cache of an engine and the stores of the tiers behind its arena."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from milepost import __version__
+from milepost.config import ResolvedCache, ResolvedConfig
+from milepost.engine.executor import Executor
+from milepost.memory.layout import TiledLayout
+from milepost.memory.pool import PagePool
+from milepost.prefix.cache import PrefixCache
+from milepost.prefix.config import CacheConfig
+from milepost.runtime.model_runner import ModelRunner
+from milepost.transfer.disk_store import DiskStore
+from milepost.transfer.host_store import HostStore
+from milepost.transfer.options import pages_within
+from milepost.transfer.tiered_executor import TieredExecutor
+
+__all__ = ["CacheTiers", "open_cache"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheTiers:
+    """A prefix cache with its stores, open; whoever builds the engine hands them on or closes them.
+
+    Attributes:
+        cache: what the scheduler asks; None when it is off.
+        host: the host tier's pages, or None.
+        disk: the disk tier's pages, or None.
+    """
+
+    cache: PrefixCache | None = None
+    host: HostStore | None = None
+    disk: DiskStore | None = None
+
+    def around(self, runner: ModelRunner) -> Executor:
+        """`runner`, and where there are tiers an executor around it, which also closes the stores."""
+        if self.host is None:
+            return runner
+        return TieredExecutor(runner, runner.arena.pages(), self.host, self.disk)
+
+    def close(self) -> None:
+        """Close the stores when no engine came of it."""
+        for store in (self.host, self.disk):
+            if store is not None:
+                store.close()
+
+
+def open_cache(config: ResolvedConfig, folder: Path, layout: TiledLayout, pool: PagePool) -> CacheTiers:
+    """Build the prefix cache, open its tiers, and take over what an earlier process left on disk.
+
+    Args:
+        config: the engine's numbers.
+        folder: the checkpoint's.
+        layout: how states and KV lie in pages.
+        pool: the arena's pages.
+
+    Raises:
+        ConfigError: an unknown policy, a tier too small for a page, or a folder that can't be used.
+    """
+    options = config.cache
+    if options is None:
+        return CacheTiers()
+    if not options.host_bytes:
+        return CacheTiers(cache=PrefixCache(_settings(options, options.secret), layout, pool))
+    host_pages = pages_within(options.host_bytes, layout.page_bytes, "host_cache")
+    disk = _open_disk(config, options, folder, layout)
+    try:
+        secret = options.secret if disk is None or options.secret is not None else disk.secret
+        cache = PrefixCache(_settings(options, secret), layout, pool)
+        tiers = cache.add_tiers(host_pages, 0 if disk is None else disk.num_pages)
+        if disk is not None:
+            tiers.recover(disk.recover())
+        return CacheTiers(cache=cache, host=HostStore(host_pages, layout.page_bytes), disk=disk)
+    except BaseException:
+        if disk is not None:
+            disk.close()
+        raise
+
+
+def _settings(options: ResolvedCache, secret: bytes | None) -> CacheConfig:
+    return CacheConfig(
+        match_unit=options.match_unit,
+        snapshot_policy=options.snapshot_policy,
+        eviction=options.eviction,
+        secret=secret,
+        wait_for_leaders=options.wait_for_leaders,
+    )
+
+
+def _open_disk(
+    config: ResolvedConfig, options: ResolvedCache, folder: Path, layout: TiledLayout
+) -> DiskStore | None:
+    if options.disk_path is None:
+        return None
+    return DiskStore(
+        Path(options.disk_path).expanduser(),
+        pages_within(options.disk_bytes, layout.page_bytes, "disk_cache"),
+        layout.page_bytes,
+        fingerprint=_fingerprint(config, folder),
+        layout=msgspec.json.encode([type(layout).__name__, layout]),
+    )
+
+
+def _fingerprint(config: ResolvedConfig, folder: Path) -> bytes:
+    """Of whatever decides the numbers in a page: the checkpoint's files, dtypes, kernels, this version.
+
+    Shards count by name, size and time of change: reading terabytes to hash them would take longer
+    than the cache ever saves. A copied checkpoint starts with an empty cache.
+    """
+    digest = hashlib.blake2b(digest_size=32)
+    numbers = (__version__, config.dtype, config.kv_dtype, config.recurrent_dtype, config.kernels)
+    digest.update(msgspec.json.encode(numbers))
+    digest.update((folder / "config.json").read_bytes())
+    for shard in sorted(folder.glob("*.safetensors")):
+        status = shard.stat()
+        digest.update(msgspec.json.encode((shard.name, status.st_size, status.st_mtime_ns)))
+    return digest.digest()
