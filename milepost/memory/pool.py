@@ -270,16 +270,16 @@ class PagePool:
             raise InvariantError(f"{lease!r} can't release pages that a running step may write")
         verified = self._verified(lease, pages)
         self._require_state(verified, *_RELEASABLE)
-        free: list[int] = []
-        for page in verified:
-            if self._references[page]:
-                self._cache(page)
-            elif tainted and self._states[page] == PageState.OWNED:
-                self._taint(page)
-            else:  # a reserved page was never written, so there is nothing to scrub
-                free.append(page)
-        self._move(free, PageState.FREE)
-        self._free.extend(free)
+        named = [page for page in verified if self._references[page]]
+        unnamed = [page for page in verified if not self._references[page]] if named else verified
+        self._move(named, PageState.CACHED)
+        self._num_cached_held += sum(1 for page in named if self._holds[page])
+        # A reserved page was never written, so there is nothing to scrub.
+        dirty = [page for page in unnamed if tainted and self._states[page] == PageState.OWNED]
+        clean = [page for page in unnamed if self._states[page] != PageState.OWNED] if dirty else unnamed
+        self._taint(dirty)
+        self._move(clean, PageState.FREE)
+        self._free.extend(clean)
         lease.num_pages -= len(verified)
 
     def begin_receive(self, lease: Lease, pages: Iterable[int]) -> None:
@@ -294,8 +294,7 @@ class PagePool:
         if not failed:
             self._move(verified, PageState.OWNED)
             return
-        for page in verified:
-            self._taint(page)
+        self._taint(verified)
         lease.num_pages -= len(verified)
 
     def quarantine(self, lease: Lease, pages: Iterable[int]) -> None:
@@ -308,8 +307,7 @@ class PagePool:
         """The transfer that wrote these quarantined pages has ended; they are scrubbed before reuse."""
         given_up = list(pages)
         self._require_state(given_up, PageState.QUARANTINED)
-        for page in given_up:
-            self._taint(page)
+        self._taint(given_up)
 
     def share(self, pages: Iterable[int]) -> None:
         """An entry of the prefix index names these owned or cached pages: one reference more on each."""
@@ -416,13 +414,9 @@ class PagePool:
         if held != self._num_cached_held:
             raise InvariantError(f"{held} cached pages are held, the count says {self._num_cached_held}")
 
-    def _cache(self, page: int) -> None:
-        self._move((page,), PageState.CACHED)
-        self._num_cached_held += self._holds[page] > 0
-
-    def _taint(self, page: int) -> None:
-        self._move((page,), PageState.TAINTED)
-        self._tainted.append(page)
+    def _taint(self, pages: Sequence[int]) -> None:
+        self._move(pages, PageState.TAINTED)
+        self._tainted.extend(pages)
 
     def _require_open(self, lease: Lease) -> None:
         if self._leases.get(lease.generation) is not lease:

@@ -220,11 +220,16 @@ class PrefixCache:
         return self.evictor.make_room(count)
 
     def room_for_snapshot(self, reason: Reason) -> bool:
-        """Make room for one more snapshot, if it is worth that; spare ones only use what is free anyway."""
-        if reason is Reason.SPARE:
-            room = self._pool.num_free >= self._spare_floor
+        """Make room for one more snapshot, if it is worth that.
+
+        Spare ones only use what is free anyway, or take the place of other spare ones: the newest
+        prompts are the likeliest to be left somewhere soon.
+        """
+        count = self._layout.pages_per_state
+        if reason is not Reason.SPARE:
+            room = self.make_room(count)
         else:
-            room = self.make_room(self._layout.pages_per_state)
+            room = self._pool.num_free >= self._spare_floor or self.evictor.make_spare_room(count)
         if not room:
             self._counts["skipped"] += 1
         return room

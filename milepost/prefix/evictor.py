@@ -91,6 +91,15 @@ class Evictor:
             self.note(snapshot)
         return True
 
+    def make_spare_room(self, count: int) -> bool:
+        """Free `count` pages at the cost of bare KV and unused spare snapshots alone, if that is enough."""
+        pinned: list[Snapshot] = []
+        while self._pool.num_free < count and (self._drop_bare() or self._drop_spare(pinned)):
+            pass
+        for snapshot in pinned:
+            self.note(snapshot)
+        return self._pool.num_free >= count
+
     def drop(self, snapshot: Snapshot) -> None:
         """Evict one snapshot."""
         self._ghosts.state_evicted(snapshot.node.key)
