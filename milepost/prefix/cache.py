@@ -219,10 +219,13 @@ class PrefixCache:
         """Evict until `count` pages are free; False, and nothing has changed, when that can't be."""
         return self.evictor.make_room(count)
 
-    def room_for_snapshot(self, reason: Reason) -> bool:
-        """Make room for one more snapshot, if it is worth that; spare ones only use what is free anyway."""
-        if reason is Reason.SPARE:
-            room = self._pool.num_free >= self._spare_floor
+    def room_for_snapshot(self, planned: PlannedSnapshot) -> bool:
+        """Make room for one more snapshot, if it is worth that.
+
+        Spare ones only use what is free anyway, or take the place of one of a finer grid.
+        """
+        if planned.reason is Reason.SPARE:
+            room = self._pool.num_free >= self._spare_floor or self.evictor.thin(planned.position)
         else:
             room = self.make_room(self._layout.pages_per_state)
         if not room:

@@ -91,6 +91,22 @@ class Evictor:
             self.note(snapshot)
         return True
 
+    def thin(self, position: int) -> bool:
+        """Evict one unused spare snapshot of a finer grid than `position`'s, if there is one.
+
+        So the spare snapshots of a prompt that outgrows memory spread over all of it.
+        """
+        while self._spares and self._spares[0][0] < _density(position):
+            _, _, snapshot = heapq.heappop(self._spares)
+            if not _stands(snapshot) or snapshot.hits:
+                continue
+            if snapshot.pins:
+                self.note(snapshot)
+                return False
+            self.drop(snapshot)
+            return True
+        return False
+
     def drop(self, snapshot: Snapshot) -> None:
         """Evict one snapshot."""
         self._ghosts.state_evicted(snapshot.node.key)
