@@ -1,4 +1,4 @@
-"""What the scenes of the field reports share: prompts that part where a test says, and engines without numbers."""
+"""What the scenes of the field reports share: prompts that part where a test says, and quick engines."""
 
 from __future__ import annotations
 
