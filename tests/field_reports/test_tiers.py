@@ -158,9 +158,9 @@ def test_r92_tokens_that_a_tier_saved_are_counted_once() -> None:
     assert after.tiers[0].hit_tokens >= 23
 
 
-COUNTED = ("lookups", "looked_up_tokens", "hits", "hit_tokens", "waits", "resets", "copied_pages")
-COUNTED += ("snapshots_written", "snapshots_skipped", "snapshots_withdrawn")
-COUNTED += ("evicted_snapshots", "evicted_kv_pages")
+COUNTED = ["lookups", "looked_up_tokens", "hits", "hit_tokens", "waits", "resets", "copied_pages"]
+COUNTED += ["snapshots_written", "snapshots_skipped", "snapshots_withdrawn"]
+COUNTED += ["evicted_snapshots", "evicted_kv_pages"]
 COUNTED_OF_TIERS = ("hit_tokens", "stores", "loads", "failures", "evicted_snapshots")
 
 
