@@ -220,17 +220,16 @@ class PrefixCache:
         """Evict until `count` pages are free; False, and nothing has changed, when that can't be."""
         return self.evictor.make_room(count)
 
-    def room_for_snapshot(self, reason: Reason) -> bool:
+    def room_for_snapshot(self, planned: PlannedSnapshot) -> bool:
         """Make room for one more snapshot, if it is worth that.
 
-        Spare ones only use what is free anyway, or take the place of other spare ones: the newest
-        prompts are the likeliest to be left somewhere soon.
+        Spare ones only use what is free anyway, or take the place of older ones of no coarser grid.
         """
         count = self._layout.pages_per_state
-        if reason is not Reason.SPARE:
+        if planned.reason is not Reason.SPARE:
             room = self.make_room(count)
         else:
-            room = self._pool.num_free >= self._spare_floor or self.evictor.make_spare_room(count)
+            room = self._pool.num_free >= self._spare_floor or self.evictor.thin(planned.position, count)
         if not room:
             self._counts["skipped"] += 1
         return room
