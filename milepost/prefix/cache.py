@@ -170,6 +170,7 @@ class PrefixCache:
         if trail.first_look:
             self._note_first_look(trail, match, tokens, in_flight)
             self._policy.observe(view)
+        trail.fetched = False
         trail.follow(SnapshotPlan() if trail.private else self._policy.plan(view), match.hit)
         node = match.node
         if node is None or node.snapshot is None:
@@ -282,6 +283,17 @@ class PrefixCache:
                 self.evictor.note(trail.resumed)
             trail.resumed = None
         return True
+
+    def distrust(self, trail: Trail) -> None:
+        """A life has failed in its first step: should the snapshot that it resumed from be to blame, it goes.
+
+        Every state is checked before it is published, so this is for what a check can't see. Whoever
+        sends the same prompt again must not meet the same fault.
+        """
+        source = trail.source
+        self.copied(trail)
+        if source is not None and source.node.snapshot is source and not source.pins:
+            self.evictor.drop(source)
 
     def end(self, trail: Trail) -> None:
         """A life is over; what it published stays until it is evicted."""

@@ -27,6 +27,7 @@ from milepost.prefix.plan import Reason
 __all__ = ["Evictor"]
 
 _REFRESH_SECONDS = 1.0
+_STALE_ENTRIES = 1024  # entries of what was dropped or used since, before they are cleared away
 
 
 class Evictor:
@@ -75,6 +76,8 @@ class Evictor:
         else:
             worth = self._policy.worth(snapshot, self._clock())
             heapq.heappush(self._heap, (worth, self._serial, snapshot))
+        if len(self._heap) + len(self._spares) > 2 * self._index.num_snapshots + _STALE_ENTRIES:
+            self._refresh(self._clock())
 
     def make_room(self, count: int) -> bool:
         """Evict until `count` pages are free; False, and nothing has changed, when that can't be."""
@@ -159,6 +162,8 @@ class Evictor:
             (self._policy.worth(snapshot, now), serial, snapshot) for _, serial, snapshot in standing.values()
         ]
         heapq.heapify(self._heap)
+        self._spares = [entry for entry in self._spares if _stands(entry[2]) and not entry[2].hits]
+        heapq.heapify(self._spares)
 
 
 def _stands(snapshot: Snapshot) -> bool:
