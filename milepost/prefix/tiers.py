@@ -335,7 +335,7 @@ def open_space(
         tier,
         pool,
         index,
-        Evictor(index, pool, policy, clock, Ghosts()),
+        Evictor(index, pool, policy, clock, Ghosts(like.match_unit)),
         block_size=like.block_size,
         match_unit=like.match_unit,
         pages_per_state=like.pages_per_state,

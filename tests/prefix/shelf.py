@@ -40,7 +40,7 @@ class Shelf:
         self.pages_per_state = pages_per_state
         self.pool = PagePool(num_pages)
         self.index = PrefixIndex(self.pool, block_size, match_unit)
-        self.ghosts = Ghosts()
+        self.ghosts = Ghosts(match_unit)
         policy = policy or parse_eviction("lru")
         self.evictor = Evictor(self.index, self.pool, policy, lambda: self.now, self.ghosts)
         self.hasher = KeyHasher(match_unit, SECRET)
