@@ -44,7 +44,7 @@ def test_a_look_up_finds_what_a_comparison_with_everything_finds(block_size: int
         shelf.put(text, *positions)
         standing.update(dict.fromkeys(text[:position] for position in positions))
         known += [text[:end] for end in (*range(unit, len(text) + 1, unit), *positions)]
-    for prompt in (*texts, *(text[:-1] + (1, 0, 1) for text in texts), tokens_of(20)):
+    for prompt in (*texts, *((*text[:-1], 1, 0, 1) for text in texts), tokens_of(20)):
         found = shelf.find(prompt)
         prefixes = [one for one in standing if prompt[: len(one)] == one]
         assert found.matched.position == max((len(k) for k in known if prompt[: len(k)] == k), default=0)
