@@ -113,7 +113,7 @@ class Evictor:
 
     def drop(self, snapshot: Snapshot) -> None:
         """Evict one snapshot."""
-        self._ghosts.state_evicted(snapshot.node.key)
+        self._ghosts.state_evicted(snapshot.node)
         self.num_snapshots += 1
         self._index.drop_snapshot(snapshot)
 
@@ -122,7 +122,7 @@ class Evictor:
         node = self._index.drop_bare()
         if node is None:
             return False
-        self._ghosts.kv_evicted(node.key)
+        self._ghosts.kv_evicted(node)
         self.num_kv_pages += self._pool.num_free - free
         return True
 
