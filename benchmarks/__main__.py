@@ -8,10 +8,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from benchmarks.admission import admission
+from benchmarks.control_plane import control_plane
 from benchmarks.engine_runs import decode, first_token, memory, prefill
 from benchmarks.machine import describe_machine
 from benchmarks.prefix_keys import keys
 from benchmarks.results import Result, format_table, write_json
+from benchmarks.reuse import reuse
 from benchmarks.scheduler_cost import scheduler
 
 __all__ = ["BENCHMARKS", "main"]
@@ -26,6 +28,8 @@ BENCHMARKS: dict[str, Benchmark] = {
     "scheduler": scheduler,
     "admission": admission,
     "keys": keys,
+    "reuse": reuse,
+    "control-plane": control_plane,
 }
 
 
@@ -44,10 +48,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    about = "\n".join(f"  {name:<13}{function.__doc__}" for name, function in BENCHMARKS.items())
+    about = "\n".join(f"  {name:<15}{function.__doc__}" for name, function in BENCHMARKS.items())
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
-        description=f"Measure Milepost.\n\nbenchmarks:\n  {'all':<13}Every one of these.\n{about}",
+        description=f"Measure Milepost.\n\nbenchmarks:\n  {'all':<15}Every one of these.\n{about}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("names", nargs="+", metavar="NAME", choices=["all", *BENCHMARKS])

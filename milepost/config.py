@@ -56,7 +56,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             without bf16 instructions).
         kv_dtype: of the cached KV; "auto" is `dtype`.
         memory: bytes of the arena (KV and states, not weights) as a number or such as "2GiB"; None
-            takes `MEMORY_SHARE` of the available memory, and no more than the sequences can use.
+            takes `MEMORY_SHARE` of the available memory, and no more than the sequences can use,
+            twice that with a prefix cache.
         layout: how states and KV share pages; "aligned" is the design of engines whose states are
             contiguous, for comparison.
         block_size: tokens of a KV block; on "aligned" the steps in which the block grows.

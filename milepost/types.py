@@ -228,7 +228,8 @@ class Transfer(msgspec.Struct, frozen=True, kw_only=True):
     """Pages to copy from one tier to another.
 
     From the arena to the host it is done before anything of its step runs. All others run in the
-    background from their step on; source and target pages are left alone until the result is in.
+    background from their step on, in order; source and target pages are left alone until the result is
+    in. One from the disk to the disk has no pages: it forgets everything there, for later processes too.
 
     Attributes:
         transfer_id: unique among all transfers.

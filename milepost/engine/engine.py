@@ -20,6 +20,9 @@ __all__ = ["Engine", "failure_sentence"]
 
 logger = logging.getLogger(__name__)
 
+_DRAIN_SECONDS = 10.0
+_DRAIN_PAUSE_SECONDS = 0.002
+
 
 class _Live:
     """A request between its acceptance and its last output."""
@@ -151,6 +154,7 @@ class Engine:
         self._closed = True
         try:
             aborted = [self.abort(request_id) for request_id in [*self._live]]
+            self._drain()
         finally:
             self._executor.close()
         return [output for output in aborted if output is not None]
@@ -195,6 +199,19 @@ class Engine:
     def _check_cache(self) -> None:
         if self._scheduler.cache_stats() is None:
             raise ConfigError("The prefix cache is off (prefix_cache). Start the engine with it.")
+
+    def _drain(self) -> None:
+        """Let what is on its way to another tier arrive, so that the next process finds it, within limits."""
+        deadline = time.monotonic() + _DRAIN_SECONDS
+        try:
+            while self._failure is None and (batch := self._scheduler.drain()) is not None:
+                self._scheduler.update(batch, self._executor.run(batch))
+                if time.monotonic() > deadline:
+                    logger.warning("Gave up after %.0f s to let the cache reach its disk", _DRAIN_SECONDS)
+                    return
+                time.sleep(_DRAIN_PAUSE_SECONDS)
+        except Exception:
+            logger.exception("The cache could not be brought to its other tiers")
 
     def _output(self, update: TokenUpdate, now: float) -> RequestOutput:
         live = self._live[update.request_id]

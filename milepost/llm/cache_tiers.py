@@ -102,18 +102,18 @@ def _open_disk(
         Path(options.disk_path).expanduser(),
         pages_within(options.disk_bytes, layout.page_bytes, "disk_cache"),
         layout.page_bytes,
-        fingerprint=_fingerprint(config, folder),
-        layout=msgspec.json.encode([type(layout).__name__, layout]),
+        fingerprint=_fingerprint(config, folder, options.secret),
+        layout=msgspec.json.encode([type(layout).__name__, layout, options.match_unit]),
     )
 
 
-def _fingerprint(config: ResolvedConfig, folder: Path) -> bytes:
-    """Of whatever decides the numbers in a page: the checkpoint's files, dtypes, kernels, this version.
+def _fingerprint(config: ResolvedConfig, folder: Path, secret: bytes | None) -> bytes:
+    """Of whatever decides the numbers in a page and their keys: checkpoint, dtypes, kernels, version, secret.
 
     Shards count by name, size and time of change: reading terabytes to hash them would take longer
     than the cache ever saves. A copied checkpoint starts with an empty cache.
     """
-    digest = hashlib.blake2b(digest_size=32)
+    digest = hashlib.blake2b(digest_size=32, key=secret or b"")
     numbers = (__version__, config.dtype, config.kv_dtype, config.recurrent_dtype, config.kernels)
     digest.update(msgspec.json.encode(numbers))
     digest.update((folder / "config.json").read_bytes())

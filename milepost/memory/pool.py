@@ -220,22 +220,6 @@ class PagePool:
         lease.num_pages += count
         return pages
 
-    def claim(self, lease: Lease, pages: Sequence[int]) -> bool:
-        """Move just these free pages to `lease`, or none when one is not free; costs time in the pool's size.
-
-        For pages whose content outlived the process, on disk.
-        """
-        self._require_open(lease)
-        wanted = set(pages)
-        if len(wanted) != len(pages) or not wanted <= set(self._free):
-            return False
-        self._free = [page for page in self._free if page not in wanted]
-        self._move(pages, PageState.RESERVED)
-        for page in pages:
-            self._generations[page] = lease.generation
-        lease.num_pages += len(pages)
-        return True
-
     def begin_step(self, lease: Lease, first_written: Iterable[int]) -> None:
         """A step that may write the lease's pages is about to run.
 
@@ -270,16 +254,16 @@ class PagePool:
             raise InvariantError(f"{lease!r} can't release pages that a running step may write")
         verified = self._verified(lease, pages)
         self._require_state(verified, *_RELEASABLE)
-        free: list[int] = []
-        for page in verified:
-            if self._references[page]:
-                self._cache(page)
-            elif tainted and self._states[page] == PageState.OWNED:
-                self._taint(page)
-            else:  # a reserved page was never written, so there is nothing to scrub
-                free.append(page)
-        self._move(free, PageState.FREE)
-        self._free.extend(free)
+        named = [page for page in verified if self._references[page]]
+        unnamed = [page for page in verified if not self._references[page]] if named else verified
+        self._move(named, PageState.CACHED)
+        self._num_cached_held += sum(1 for page in named if self._holds[page])
+        # A reserved page was never written, so there is nothing to scrub.
+        dirty = [page for page in unnamed if tainted and self._states[page] == PageState.OWNED]
+        clean = [page for page in unnamed if self._states[page] != PageState.OWNED] if dirty else unnamed
+        self._taint(dirty)
+        self._move(clean, PageState.FREE)
+        self._free.extend(clean)
         lease.num_pages -= len(verified)
 
     def begin_receive(self, lease: Lease, pages: Iterable[int]) -> None:
@@ -294,8 +278,7 @@ class PagePool:
         if not failed:
             self._move(verified, PageState.OWNED)
             return
-        for page in verified:
-            self._taint(page)
+        self._taint(verified)
         lease.num_pages -= len(verified)
 
     def quarantine(self, lease: Lease, pages: Iterable[int]) -> None:
@@ -308,8 +291,7 @@ class PagePool:
         """The transfer that wrote these quarantined pages has ended; they are scrubbed before reuse."""
         given_up = list(pages)
         self._require_state(given_up, PageState.QUARANTINED)
-        for page in given_up:
-            self._taint(page)
+        self._taint(given_up)
 
     def share(self, pages: Iterable[int]) -> None:
         """An entry of the prefix index names these owned or cached pages: one reference more on each."""
@@ -416,13 +398,9 @@ class PagePool:
         if held != self._num_cached_held:
             raise InvariantError(f"{held} cached pages are held, the count says {self._num_cached_held}")
 
-    def _cache(self, page: int) -> None:
-        self._move((page,), PageState.CACHED)
-        self._num_cached_held += self._holds[page] > 0
-
-    def _taint(self, page: int) -> None:
-        self._move((page,), PageState.TAINTED)
-        self._tainted.append(page)
+    def _taint(self, pages: Sequence[int]) -> None:
+        self._move(pages, PageState.TAINTED)
+        self._tainted.extend(pages)
 
     def _require_open(self, lease: Lease) -> None:
         if self._leases.get(lease.generation) is not lease:

@@ -106,6 +106,8 @@ def _arena_budget(
     available = available_memory() if available_bytes is None else available_bytes
     share = max(0, int(MEMORY_SHARE * (available - weight_bytes)))
     usable_pages = 1 + config.max_num_seqs * sequence_pages(layout, model_len - 1)
+    if config.prefix_cache:
+        usable_pages *= 2  # as much again for what has run before, or one sequence would leave nothing to hit
     return min(share, usable_pages * layout.page_bytes)
 
 

@@ -41,8 +41,6 @@ from milepost.types import Request, Tier
 
 __all__ = ["Match", "PrefixCache"]
 
-_SPARE_MARGIN = 16  # spare snapshots leave a sixteenth of the pool free for whatever comes
-
 _LASTING = frozenset(Reason) - {Reason.SPARE, Reason.PREEMPTED, Reason.JUNCTION}  # worth to survive us
 _PROMPTS_IN_BUDGET = 8  # a policy with a budget a prompt gets this part of the pool for one
 
@@ -98,10 +96,9 @@ class PrefixCache:
         )
         self._eviction = parse_eviction(config.eviction)
         self.index = PrefixIndex(pool, layout.block_size, config.match_unit)
-        self._ghosts = Ghosts()
+        self._ghosts = Ghosts(config.match_unit)
         self._salts = SaltMemory(self._hasher)
         self.evictor = Evictor(self.index, pool, self._eviction, clock, self._ghosts)
-        self._spare_floor = layout.pages_per_state + pool.num_usable // _SPARE_MARGIN
         self.tiers: Tiers | None = None
         self._counts: Counter[str] = Counter()
         self._losses: Counter[str] = Counter()
@@ -170,6 +167,7 @@ class PrefixCache:
         if trail.first_look:
             self._note_first_look(trail, match, tokens, in_flight)
             self._policy.observe(view)
+        trail.fetched = False
         trail.follow(SnapshotPlan() if trail.private else self._policy.plan(view), match.hit)
         node = match.node
         if node is None or node.snapshot is None:
@@ -219,12 +217,14 @@ class PrefixCache:
         """Evict until `count` pages are free; False, and nothing has changed, when that can't be."""
         return self.evictor.make_room(count)
 
-    def room_for_snapshot(self, reason: Reason) -> bool:
-        """Make room for one more snapshot, if it is worth that; spare ones only use what is free anyway."""
-        if reason is Reason.SPARE:
-            room = self._pool.num_free >= self._spare_floor
-        else:
-            room = self.make_room(self._layout.pages_per_state)
+    def room_for_snapshot(self, planned: PlannedSnapshot) -> bool:
+        """Make room for one more snapshot, if it is worth that.
+
+        Spare ones only use what is free anyway, or take the place of older ones of no coarser grid.
+        """
+        count = self._layout.pages_per_state
+        spare = planned.reason is Reason.SPARE
+        room = self.evictor.thin(planned.position, count) if spare else self.make_room(count)
         if not room:
             self._counts["skipped"] += 1
         return room
@@ -278,6 +278,17 @@ class PrefixCache:
             trail.resumed = None
         return True
 
+    def distrust(self, trail: Trail) -> None:
+        """A life has failed in its first step: should the snapshot that it resumed from be to blame, it goes.
+
+        Every state is checked before it is published, so this is for what a check can't see. Whoever
+        sends the same prompt again must not meet the same fault.
+        """
+        source = trail.source
+        self.copied(trail)
+        if source is not None and source.node.snapshot is source and not source.pins:
+            self.evictor.drop(source)
+
     def end(self, trail: Trail) -> None:
         """A life is over; what it published stays until it is evicted."""
         self.copied(trail)
@@ -299,11 +310,16 @@ class PrefixCache:
         chain = self._hasher.chain(salt)
         chain.extend(tokens)
         found = self.index.find(chain, tokens)
-        return explain(self.index, self._ghosts, chain, tokens, found, self.config.match_unit)
+        explanation = explain(self.index, self._ghosts, chain, tokens, found, self.config.match_unit)
+        if self.tiers is None:
+            return explanation
+        snapshots = self.tiers.path_snapshots(chain, tokens, explanation.snapshots)
+        return msgspec.structs.replace(explanation, snapshots=snapshots)
 
     def reset(self) -> int:
         """Forget all that no running request uses; returns how many snapshots were dropped."""
         self._ghosts.clear()
+        self._salts.clear()
         self._counts["resets"] += 1
         return self.index.clear()
 

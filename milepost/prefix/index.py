@@ -130,14 +130,17 @@ class PrefixIndex:
 
     def block_table(self, node: Node) -> list[int]:
         """The page of each block of the path to `node`, the partly filled last one included."""
-        table = [0] * -(-node.position // self._block_size)
-        missing = len(table)  # blocks missing.. are known
-        for step in node.up():
-            first = 0 if step.parent is None else step.parent.position // self._block_size
-            if first >= missing:
-                continue
-            table[first:missing] = step.pages[: missing - first]
-            missing = first
+        block_size = self._block_size
+        table = [0] * -(-node.position // block_size)
+        missing = len(table)  # the blocks from here on are known
+        start = missing * block_size
+        step, above = node, node.parent
+        while above is not None:  # written for speed: a long prompt has many units
+            if above.position < start:
+                first = above.position // block_size
+                table[first:missing] = step.pages[: missing - first]
+                missing, start = first, first * block_size
+            step, above = above, above.parent
         return table
 
     def path_snapshots(self, node: Node, chain: KeyChain, tokens: Sequence[int]) -> list[Snapshot]:
@@ -210,21 +213,25 @@ class PrefixIndex:
 
     def hold(self, node: Node) -> None:
         """Guard a path from eviction: `node` and all above it. Holds add up."""
+        self._bare.pop(node, None)  # those above are no leaves
+        pages: list[int] = []
         for step in node.up():
             step.holds += 1
             if step.holds > 1:
-                return
-            self._pool.hold(step.pages)
-            self._bare.pop(step, None)
+                break
+            pages += step.pages
+        self._pool.hold(pages)
 
     def unhold(self, node: Node) -> None:
         """Take a `hold` back."""
+        pages: list[int] = []
         for step in node.up():
             step.holds -= 1
             if step.holds:
-                return
-            self._pool.unhold(step.pages)
-            self._note_bare(step)
+                break
+            pages += step.pages
+        self._pool.unhold(pages)
+        self._note_bare(node)
 
     def pin(self, snapshot: Snapshot) -> None:
         """Guard a snapshot until its copy has run."""

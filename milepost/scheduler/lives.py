@@ -116,7 +116,7 @@ class Lives:
             return ()
         orders: list[SnapshotOrder] = []
         for planned in cache.due(trail, sequence.num_computed, end, sequence.tokens):
-            if not cache.room_for_snapshot(planned.reason):
+            if not cache.room_for_snapshot(planned):
                 continue
             pages = pages_of(sequence).order_snapshot()
             if pages is not None:
@@ -212,9 +212,10 @@ class Lives:
             if keep is not None and sequence.num_computed and not trail.private:
                 self._keep_state(cache, sequence, keep)
             cache.withdrawn(len(sequence.ordered))
-            cache.end(trail)
             if tainted:
+                cache.distrust(trail)
                 self._scrub_tail(sequence, pages)
+            cache.end(trail)
         sequence.ordered.clear()
         pages.release(tainted=tainted)
         sequence.pages = None

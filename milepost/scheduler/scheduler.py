@@ -134,6 +134,19 @@ class Scheduler:
         self._step = step
         return batch
 
+    def drain(self) -> Batch | None:
+        """A batch that only lets transfers go on, for an engine that ends; None when all have ended.
+
+        Raises:
+            InvariantError: a request is alive, or the step before has not come back.
+        """
+        if self._step is not None or self._roster.alive:
+            raise InvariantError("drain was called while a step runs or a request is alive")
+        if not self._lives.has_transfers and not self._lives.transfers_running:
+            return None
+        self._step = Step(0)
+        return self._send(self._step, self._pool.take_tainted(), may_wait=False)
+
     def update(self, batch: Batch, result: BatchResult) -> list[TokenUpdate]:
         """Take in what a step computed and drew; the only place where anything counts as computed.
 
@@ -281,7 +294,7 @@ class Scheduler:
         self._num_preemptions += 1
         self._roster.preempt(sequence)
 
-    def _send(self, step: Step, scrubs: tuple[int, ...]) -> Batch:
+    def _send(self, step: Step, scrubs: tuple[int, ...], *, may_wait: bool = True) -> Batch:
         rows: list[Row] = []
         new_requests: list[NewRequest] = []
         for sequence, count in step.chunks:
@@ -314,7 +327,7 @@ class Scheduler:
             tail_scrubs=self._lives.take_tail_scrubs(),
             copies=self._lives.take_copies(),
             transfers=self._lives.take_transfers(),
-            waits=not rows and self._lives.transfers_running,
+            waits=may_wait and not rows and self._lives.transfers_running,
         )
         self._released.clear()
         self._num_steps += 1

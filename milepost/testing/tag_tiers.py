@@ -74,9 +74,12 @@ class TagTiers:
     def demote(self, transfers: Sequence[Transfer]) -> None:
         """A step begins: carry out what goes from the arena to the host, before the arena changes."""
         self._poison_host()
-        for transfer in transfers:
-            if _at_once(transfer):
-                self._end(self._begin(transfer))
+        down = [transfer for transfer in transfers if _at_once(transfer)]
+        written = [page for transfer in down for _, page in transfer.pages]
+        if len(set(written)) != len(written):
+            raise InvariantError(f"a host page is written twice in one step: {sorted(written)}")
+        for transfer in down:
+            self._end(self._begin(transfer))
 
     def start(self, transfers: Sequence[Transfer]) -> None:
         """Begin every other transfer."""
@@ -119,8 +122,7 @@ class TagTiers:
         content = []
         for read, written in transfer.pages:
             self._require_owned(transfer, transfer.source, read)
-            if not _at_once(transfer):  # what was given up since the batch was planned is nobody's to read
-                self._require_owned(transfer, transfer.target, written)
+            self._require_owned(transfer, transfer.target, written)
             held = source[read]
             if isinstance(held, Unreadable):
                 raise InvariantError(f"{_name(transfer)} reads page {read}, which {held.value}")
@@ -147,7 +149,7 @@ class TagTiers:
         self._ended.append(TransferResult(transfer_id=transfer.transfer_id, error=error))
 
     def _require_owned(self, transfer: Transfer, tier: Tier, page: int) -> None:
-        """The page exists and is not free; only a copy that is done at once may have been in vain."""
+        """The page exists and has an owner, unless what comes down was forgotten since it was planned."""
         # The arena's page 0 is the dummy page; the other tiers have none.
         if not (tier is Tier.ARENA) <= page < len(self._memories[tier]):
             raise InvariantError(f"{_name(transfer)} names page {page} of the {tier.value}")

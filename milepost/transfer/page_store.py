@@ -24,6 +24,14 @@ class TransferError(Exception):
 class DiskTier(Protocol):
     """A tier that is not memory; `DiskStore` is one."""
 
+    def clear(self) -> None:
+        """Forget everything, for later processes too.
+
+        Raises:
+            TransferError, OSError: what is on disk may be found again.
+        """
+        ...
+
     def write(
         self, record: bytes, pages: Sequence[tuple[int, int]], source: PageArray, stopped: Stopped
     ) -> None:

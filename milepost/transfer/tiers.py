@@ -41,9 +41,11 @@ class Tiers:
             TransferError, OSError: nothing that it wrote may be used.
         """
         source, target = transfer.source, transfer.target
-        if source is target:
+        if source is target is Tier.DISK and not transfer.pages:
+            self._require_disk().clear()
+        elif source is target:
             raise TransferError(f"Source and target are both the {source.value} tier.")
-        if target is Tier.DISK:
+        elif target is Tier.DISK:
             rows = self._array(source, (page for page, _ in transfer.pages))
             self._require_disk().write(transfer.record, transfer.pages, rows, stopped)
         elif source is Tier.DISK:

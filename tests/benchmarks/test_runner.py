@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks import __main__ as runner
-from benchmarks import prefix_keys, scheduler_cost
+from benchmarks import control_plane, prefix_keys, reuse, scheduler_cost
 from benchmarks.results import Result
+from milepost.testing.toy_checkpoint import write_toy_checkpoint
 
 
 def invented() -> Iterator[Result]:
@@ -49,7 +50,7 @@ def test_help_lists_the_benchmarks(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         runner.main(["--help"])
     assert caught.value.code == 0
-    assert "invented     One result." in capsys.readouterr().out
+    assert "invented       One result." in capsys.readouterr().out
 
 
 def test_an_unknown_name_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
@@ -73,3 +74,36 @@ def test_prefix_keys_run(monkeypatch: pytest.MonkeyPatch) -> None:
     results = list(prefix_keys.keys())
     assert [result.unit for result in results] == ["ms", "ns/token"] * 2
     assert all(min(result.samples) > 0 for result in results)
+
+
+def test_control_plane_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("CASES", ((3, 200),)), ("STEPS", 20), ("RUNS", 2), ("MILLION", 3000)):
+        monkeypatch.setattr(control_plane, name, value)
+    step, *arrivals = control_plane.control_plane()
+    assert len(step.samples) == 20
+    assert min(step.samples) > 0
+    assert {len(result.samples) for result in arrivals if "look-up" in result.quantity} == {2}
+
+
+def test_reuse_counts_what_each_side_computes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """On a tiny model, whose aligned block is longer than what two prompts share."""
+    folder = write_toy_checkpoint(
+        tmp_path / "model", num_layers=2, full_attn_layers=[2], kv_lora_rank=16, vision=False
+    )
+    block = reuse.aligned_block(folder)
+    small = {"LENGTHS": (160,), "REPEATS": 1, "ARENA": "8MiB", "CONTEXT": 2048, "VOCAB": 256}
+    for name, value in {**small, "TURN": 8, "SHARED": block - 50, "OWN": 20}.items():
+        monkeypatch.setattr(reuse, name, value)
+    monkeypatch.setattr(reuse, "folder_of", lambda _subject: folder)
+    computed = {
+        (*result.quantity.split(": ")[:2],): result.samples[0]
+        for result in reuse.reuse()
+        if result.unit == "tokens"
+    }
+    assert {computed[case, "cache off"] for case in ("cold", "resend", "fork")} == {160}
+    for side in ("paged, adaptive", "aligned, unit of 16, adaptive"):
+        assert computed["resend", side] == 1
+        assert computed["hit", side] == 8
+        assert computed["fork", side] <= 160 - 113 + 64
+        assert computed["second", side] <= 20 + 64
+    assert computed["second", "aligned, whole blocks"] == computed["second", "cache off"] == block - 30

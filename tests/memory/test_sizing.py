@@ -45,7 +45,10 @@ def test_default_memory_is_a_share_and_no_more_than_is_of_use() -> None:
     scarce = resolve(config, SMALL, layout, available_bytes=3 << 20, weight_bytes=1 << 20)
     assert scarce.num_pages == (1 << 20) // layout.page_bytes
     plenty = resolve(config, SMALL, layout, available_bytes=64 << 30)
-    assert plenty.num_pages == 1 + 2 * (layout.pages_per_state + 4096 // 16)
+    running = 1 + 2 * (layout.pages_per_state + 4096 // 16)
+    assert plenty.num_pages == 2 * running  # as much again for the cache
+    uncached = EngineConfig(model="m", max_num_seqs=2, block_size=16, prefix_cache=False)
+    assert resolve(uncached, SMALL, layout, available_bytes=64 << 30).num_pages == running
 
 
 def test_memory_for_less_than_one_sequence_states_the_need() -> None:

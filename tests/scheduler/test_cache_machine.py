@@ -44,7 +44,7 @@ POLICIES = [
     "none",
 ]
 EVICTIONS = ["value", "lru", "marconi(alpha=1)", "marconi(alpha=0)"]
-DISTURBANCES = ["abort", "abort", "abort", "finish", "fail", "fail_snapshot", "reset"]
+DISTURBANCES = ["abort", "abort", "fail", "fail", "fail_snapshot", "finish", "reset"]
 SALTS = ["", "", "", "", "a", "b"]
 
 SIZES = st.fixed_dictionaries(
@@ -200,9 +200,9 @@ class CacheLives(RuleBasedStateMachine):
                 break
 
     @precondition(lambda self: self.alive())
-    @rule(kind=st.sampled_from(DISTURBANCES), data=st.data())
-    def disturb(self, kind: str, data: st.DataObject) -> None:
-        request_id = data.draw(st.sampled_from(self.alive()))
+    @rule(kind=st.sampled_from(DISTURBANCES), runs=st.booleans(), data=st.data())
+    def disturb(self, kind: str, runs: bool, data: st.DataObject) -> None:
+        request_id = data.draw(st.sampled_from((runs and self.running()) or self.alive()))
         if kind == "reset":
             self.world.scheduler.reset_cache()
             self.totals["resets"] += 1
@@ -242,6 +242,11 @@ class CacheLives(RuleBasedStateMachine):
 
     def alive(self) -> list[str]:
         return [request_id for request_id in self.world.requests if request_id not in self.world.finished]
+
+    def running(self) -> list[str]:
+        """Those alive that the last step computed something for."""
+        rows = self.world.batches[-1].rows if self.world.batches else ()
+        return [row.request_id for row in rows if row.request_id not in self.world.finished]
 
     def teardown(self) -> None:
         """Whatever is left finishes; then nothing is owned, and every cached page has a key."""

@@ -7,7 +7,7 @@ import pytest
 from milepost.memory.layout import DUMMY_PAGE
 from milepost.testing.tag_executor import expected_output
 from milepost.types import FinishReason
-from tests.scheduler.harness import VOCAB, World, prompt_of, request
+from tests.scheduler.harness import VOCAB, World, cache_config, prompt_of, request
 
 
 def test_r54_r55_no_request_ever_owns_the_padding_page() -> None:
@@ -128,3 +128,33 @@ def test_r32_an_abort_before_execution_and_a_resubmission_never_share_pages() ->
     assert second.rows[0].start == 0
     world.run()
     assert world.output["a"] == expected_output(prompt, 3, VOCAB)
+
+
+def test_r50_a_snapshot_whose_consumer_fails_at_once_is_not_met_again() -> None:
+    """R50: should a bad state have passed its check, the same prompt must not fail for ever."""
+    world = World(num_pages=200, cache=cache_config(match_unit=4))
+    prompt = prompt_of(30)
+    world.add(request("first", prompt, 1))
+    world.run()
+    world.add(request("second", prompt, 1))
+    world.executor.fail_request("second")
+    world.run()
+    assert world.reason("second") is FinishReason.ERROR
+    assert world.finished["second"].usage.cached_tokens == 29
+    assert world.scheduler.explain(prompt).hit_tokens < 29
+    world.add(request("third", prompt, 1))
+    world.run()
+    assert world.reason("third") is FinishReason.LENGTH
+
+
+def test_a_failure_after_the_first_step_blames_no_snapshot() -> None:
+    world = World(num_pages=200, cache=cache_config(match_unit=4))
+    prompt = prompt_of(30)
+    world.add(request("first", prompt, 1))
+    world.run()
+    world.add(request("second", prompt, 5))
+    world.step()
+    world.executor.fail_request("second")
+    world.run()
+    assert world.reason("second") is FinishReason.ERROR
+    assert world.scheduler.explain(prompt).hit_tokens == 29

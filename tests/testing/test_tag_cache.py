@@ -336,6 +336,7 @@ TIER_FAULTS: dict[str, tuple[Transfer, str]] = {
         transfer(2, Tier.ARENA, Tier.HOST, (11, 0)),
         "from arena to host reads page 11",
     ),
+    "a host page twice": (transfer(2, Tier.ARENA, Tier.HOST, (3, 0), (8, 0)), "written twice in one step"),
     "a page that does not exist": (transfer(2, Tier.ARENA, Tier.HOST, (3, 4)), "names page 4 of the host"),
     "the dummy page": (transfer(2, Tier.HOST, Tier.ARENA, (0, 0)), "names page 0 of the arena"),
     "to a cached page": (transfer(2, Tier.HOST, Tier.ARENA, (0, 8)), "changes page 8, which is cached"),
