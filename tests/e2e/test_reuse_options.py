@@ -65,7 +65,7 @@ def test_the_answers_are_recalled(cold: LLM, expected: Answers) -> None:
         {"match_unit": "block"},
         {"layout": "aligned"},
         {"layout": "aligned", "match_unit": "block", "wait_for_leaders": False},
-        {"max_num_batched_tokens": 7, "max_num_seqs": 3},
+        {"max_num_batched_tokens": 33, "max_num_seqs": 3},
         {"max_num_batched_tokens": 64, "block_size": 16, "snapshot_policy": "turns+branch+every(100)"},
         {"memory": "3MiB", "eviction": "lru"},
         {"memory": "1MiB", "host_cache": "16MiB", "eviction": "marconi(alpha=1)"},
