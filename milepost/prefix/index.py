@@ -95,6 +95,9 @@ class PrefixIndex:
         deepest: Node | None = None
         node: Node | None = unit_node
         while node is not None and usable is None:
+            if node.tails is None and node.snapshot is None:  # most are such: a long prompt has many
+                node = node.parent
+                continue
             for candidate in (*self._matching_tails(node, chain, tokens), node):
                 if candidate.position > matched.position:
                     matched = candidate
@@ -128,20 +131,23 @@ class PrefixIndex:
         keys = [chain.key_at(tokens, position) for position in positions if position <= len(tokens)]
         return [tails[key] for key in keys if key in tails]
 
-    def block_table(self, node: Node) -> list[int]:
-        """The page of each block of the path to `node`, the partly filled last one included."""
+    def block_table(self, node: Node, first_block: int = 0) -> list[int]:
+        """The page of each block of the path to `node` from `first_block` on, the partly filled one included.
+
+        Costs time for these blocks alone.
+        """
         block_size = self._block_size
         table = [0] * -(-node.position // block_size)
         missing = len(table)  # the blocks from here on are known
         start = missing * block_size
         step, above = node, node.parent
-        while above is not None:  # written for speed: a long prompt has many units
+        while above is not None and missing > first_block:  # written for speed: a long prompt has many units
             if above.position < start:
                 first = above.position // block_size
                 table[first:missing] = step.pages[: missing - first]
                 missing, start = first, first * block_size
             step, above = above, above.parent
-        return table
+        return table[first_block:]
 
     def path_snapshots(self, node: Node, chain: KeyChain, tokens: Sequence[int]) -> list[Snapshot]:
         """Every snapshot on the path to `node`, ascending."""

@@ -150,7 +150,7 @@ def plan_move(source: TierSpace, target: TierSpace, snapshot: Snapshot) -> Move 
     blocks: list[int] = []
     if steps:
         move.first_block = base.position // source.block_size
-        blocks = source.index.block_table(snapshot.node)[move.first_block :]
+        blocks = source.index.block_table(snapshot.node, move.first_block)
     if move.reserve([*blocks, *snapshot.pages], len(blocks)):
         return move
     target.index.unhold(base)

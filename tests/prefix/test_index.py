@@ -71,6 +71,8 @@ def test_a_table_takes_each_block_from_the_deepest_node_that_names_it(block_size
     own = len(short) // block_size
     assert table == [*first[:own], *second[own:]]
     assert len(table) == -(-len(text) // block_size)
+    for first_block in range(len(table) + 1):
+        assert shelf.index.block_table(node, first_block) == table[first_block:]
     assert shelf.index.block_table(shelf.node(short) or node) == first
 
 
