@@ -159,6 +159,17 @@ class PrefixIndex:
             step = step.parent
         return found[::-1]
 
+    def snapshot_before(self, node: Node, chain: KeyChain, tokens: Sequence[int]) -> Snapshot | None:
+        """The deepest snapshot on the path to `node`, whose tokens begin `tokens`, that stands above it."""
+        step = node.parent
+        while step is not None:
+            if step.tails is not None or step.snapshot is not None:
+                for candidate in (*self._matching_tails(step, chain, tokens), step):
+                    if candidate.snapshot is not None and candidate.position < node.position:
+                        return candidate.snapshot
+            step = step.parent
+        return None
+
     # -- growing --------------------------------------------------------------------------------
 
     def add(self, key: bytes, parent: Node, position: int, block_table: Sequence[int]) -> Node:
@@ -188,11 +199,27 @@ class PrefixIndex:
             parent.tails[key] = node
         return node
 
-    def add_snapshot(self, node: Node, pages: Sequence[int], reason: Reason, now: float) -> Snapshot | None:
-        """Let a snapshot stand at `node`, sharing its pages; None when there is one already."""
+    def add_snapshot(
+        self,
+        node: Node,
+        pages: Sequence[int],
+        reason: Reason,
+        now: float,
+        before: Snapshot | None = None,
+    ) -> Snapshot | None:
+        """Let a snapshot stand at `node`, sharing its pages; None when there is one already.
+
+        Args:
+            node: where.
+            pages: as in a state table.
+            reason: why.
+            now: seconds.
+            before: as `snapshot_before` told; None if that is not known.
+        """
         if node.snapshot is not None:
             return None
         snapshot = Snapshot(node, tuple(pages), reason, now)
+        snapshot.before = before
         self._pool.share(snapshot.pages)
         self.num_state_pages += len(snapshot.pages)
         node.snapshot = self._snapshots[node] = snapshot
@@ -202,6 +229,11 @@ class PrefixIndex:
 
     def measure(self, snapshot: Snapshot) -> None:
         """Bring `gap` and `freed_pages` up to date: a walk up to the snapshot before."""
+        before = snapshot.before
+        while before is not None and before.node.snapshot is not before:
+            before = before.before
+        snapshot.before = before
+        start = 0 if before is None else before.position
         step = node = snapshot.node
         alone = node.is_leaf and not node.holds
         alone_from = node.position  # the KV behind this position is only there for the snapshot
@@ -210,9 +242,9 @@ class PrefixIndex:
             if alone:
                 alone_from = step.position
                 alone = not step.holds and step.num_units + len(step.tails or ()) == 1
-            if step.snapshot is not None:
-                break
-        snapshot.gap = node.position - step.position
+            if step.snapshot is not None or step.position <= start:
+                break  # what `before` needs is not this one's alone
+        snapshot.gap = node.position - max(start, step.position)
         snapshot.freed_pages = len(snapshot.pages) + (node.position - alone_from) // self._block_size
 
     # -- holding --------------------------------------------------------------------------------

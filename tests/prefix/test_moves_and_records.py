@@ -57,6 +57,7 @@ def test_what_was_moved_is_found_there_with_its_path(block_size: int, unit: int)
     text = tokens_of(2 * max(block_size, unit) + 3)
     source.put(text, len(text) // 2, len(text))
     entries = [stored(source, target, text[: len(text) // 2]), stored(source, target, text)]
+    assert target.snapshot(text).gap == len(text) - len(text) // 2
     after = recovered(*entries, block_size=block_size, match_unit=unit)
     for shelf in (target, after):
         assert shelf.standing == [len(text) // 2, len(text)]
