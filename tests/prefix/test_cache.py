@@ -288,9 +288,9 @@ def test_settings_that_can_not_be(changes: dict[str, object], says: str) -> None
 
 
 def test_a_cache_without_known_policies_is_refused() -> None:
-    for changes in ({"snapshot_policy": "evry(3)"}, {"eviction": "lfu"}):
+    for config in (CacheConfig(snapshot_policy="evry(3)"), CacheConfig(eviction="lfu")):
         with pytest.raises(ConfigError):
-            PrefixCache(CacheConfig(**changes), SmallLayout(), PagePool(9))
+            PrefixCache(config, SmallLayout(), PagePool(9))
 
 
 def test_ends_that_were_never_begun_are_bugs() -> None:
