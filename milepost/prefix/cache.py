@@ -175,6 +175,8 @@ class PrefixCache:
         self.index.hold(node)
         trail.base = trail.end = node
         trail.unit_node = self._unit_node(node)
+        # Others may have left some in between since.
+        node.snapshot.before = self.index.snapshot_before(node, trail.chain, tokens)
         self._consume(trail, node.snapshot)
         table = self.index.block_table(node)
         whole = node.position // self._layout.block_size
@@ -262,7 +264,8 @@ class PrefixCache:
         if node is None:
             parent = self._unit_at(trail, position // unit)
             node = self.index.add(key, parent, position, block_table)
-        snapshot = self.index.add_snapshot(node, pages, planned.reason, self._clock())
+        before = self.index.snapshot_before(node, trail.chain, tokens)
+        snapshot = self.index.add_snapshot(node, pages, planned.reason, self._clock(), before)
         if snapshot is None:
             self._counts["withdrawn"] += 1
             return False
