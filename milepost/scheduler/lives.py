@@ -115,14 +115,16 @@ class Lives:
         if cache is None or trail is None or end < trail.next_due:
             return ()
         orders: list[SnapshotOrder] = []
-        for planned in cache.due(trail, sequence.num_computed, end, sequence.tokens):
+        due = cache.due(trail, sequence.num_computed, end, sequence.tokens)
+        # The spare ones last: what this step has ordered already can't give way to the others.
+        for planned in sorted(due, key=lambda one: one.reason is Reason.SPARE):
             if not cache.room_for_snapshot(planned):
                 continue
             pages = pages_of(sequence).order_snapshot()
             if pages is not None:
                 orders.append(SnapshotOrder(position=planned.position, pages=pages))
                 sequence.ordered.append((planned, pages))
-        return tuple(orders)
+        return tuple(sorted(orders, key=lambda order: order.position))
 
     @property
     def has_transfers(self) -> bool:
