@@ -151,7 +151,7 @@ def test_r13_a_state_that_lasts_comes_before_those_that_only_use_room(budget: in
 
 
 def test_r13_a_state_that_was_left_for_want_of_better_use_may_get_a_better_one() -> None:
-    """R13: a reply that ends where a state stands already keeps it as its last one, not as one to go first."""
+    """R13: a reply that ends where a state stands already keeps it as its last one."""
     rehearsal = Rehearsal(num_pages=4000)
     rehearsal.serve("first", text("first", 1275), 6)
     reasons = {one.position: one.reason for one in rehearsal.cache.index.snapshots}
