@@ -264,12 +264,19 @@ class PrefixCache:
         if node is None:
             parent = self._unit_at(trail, position // unit)
             node = self.index.add(key, parent, position, block_table)
+<<<<<<< HEAD
         before = self.index.snapshot_before(node, trail.chain, tokens)
         snapshot = self.index.add_snapshot(node, pages, planned.reason, self._clock(), before)
+=======
+        snapshot = self.index.add_snapshot(node, pages, planned.reason, self._clock())
+        added = snapshot is not None
+        self._counts["written" if added else "withdrawn"] += 1
+>>>>>>> reports
         if snapshot is None:
-            self._counts["withdrawn"] += 1
-            return False
-        self._counts["written"] += 1
+            snapshot = node.snapshot
+            if snapshot is None or snapshot.reason is not Reason.SPARE or planned.reason is Reason.SPARE:
+                return False
+            snapshot.reason = planned.reason  # it stands there by chance, and has a better reason now
         self._eviction.written(planned.reason)
         self.evictor.note(snapshot)
         if self.tiers is not None and self.tiers.writes_through and planned.reason in _LASTING:
@@ -279,7 +286,7 @@ class PrefixCache:
             if trail.resumed.node.snapshot is trail.resumed:
                 self.evictor.note(trail.resumed)
             trail.resumed = None
-        return True
+        return added
 
     def distrust(self, trail: Trail) -> None:
         """A life has failed in its first step: should the snapshot that it resumed from be to blame, it goes.

@@ -129,7 +129,8 @@ class Evictor:
     def _drop_spare(self, pinned: list[Snapshot], coarsest: int = _COARSEST) -> bool:
         while self._spares and self._spares[0][0] <= coarsest:
             _, _, snapshot = heapq.heappop(self._spares)
-            if not _stands(snapshot) or snapshot.hits:  # a spare that was used is listed in the heap
+            # One that was used, or has got a better reason, is listed in the heap.
+            if not _stands(snapshot) or snapshot.hits or snapshot.reason is not Reason.SPARE:
                 continue
             if snapshot.pins:
                 pinned.append(snapshot)

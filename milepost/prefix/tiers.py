@@ -180,8 +180,7 @@ class Tiers:
 
     def ended(self, results: Iterable[TransferResult]) -> list[int]:
         """Take in which transfers have ended; returns the loads that ended or are given up."""
-        results = tuple(results)
-        loads = self._lose_host() if any(map(self._failed_to_arrive, results)) else []
+        loads: list[int] = []
         for result in results:
             failed = result.error is not None
             if result.transfer_id in self._loads:
@@ -200,17 +199,6 @@ class Tiers:
                 self._counts[Tier.HOST]["failures"] += 1
                 loads += self.reset()
         return loads
-
-    def _failed_to_arrive(self, result: TransferResult) -> bool:
-        """Whether a copy to the host has failed, which counts as done from when it was planned."""
-        spilled = self._spill is not None and self._spill[0] == result.transfer_id
-        known = spilled or result.transfer_id in self._loads or result.transfer_id in self._given_up
-        return result.error is not None and not known
-
-    def _lose_host(self) -> list[int]:
-        """Nobody knows any more what the host holds, nor what was read from it since."""
-        self._counts[Tier.HOST]["failures"] += 1
-        return self.reset()
 
     def _end_load(self, move: Move, *, failed: bool) -> None:
         self._loading.pop(move.snapshot.node.key, None)
