@@ -61,6 +61,8 @@ def resolve(
         )
     max_model_len = min(asked_len, longest)
     cache = config.resolved_cache(layout.block_size)
+    if cache is not None and cache.host_bytes:
+        _within_machine("host_cache", cache.host_bytes, config.host_cache)
     return ResolvedConfig(
         dtype=config.resolved_dtype,
         kv_dtype=config.resolved_kv_dtype,
