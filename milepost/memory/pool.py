@@ -220,22 +220,6 @@ class PagePool:
         lease.num_pages += count
         return pages
 
-    def claim(self, lease: Lease, pages: Sequence[int]) -> bool:
-        """Move just these free pages to `lease`, or none when one is not free; costs time in the pool's size.
-
-        For pages whose content outlived the process, on disk.
-        """
-        self._require_open(lease)
-        wanted = set(pages)
-        if len(wanted) != len(pages) or not wanted <= set(self._free):
-            return False
-        self._free = [page for page in self._free if page not in wanted]
-        self._move(pages, PageState.RESERVED)
-        for page in pages:
-            self._generations[page] = lease.generation
-        lease.num_pages += len(pages)
-        return True
-
     def begin_step(self, lease: Lease, first_written: Iterable[int]) -> None:
         """A step that may write the lease's pages is about to run.
 

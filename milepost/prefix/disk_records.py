@@ -12,6 +12,7 @@ from typing import Protocol
 
 import msgspec
 
+from milepost.memory.pool import Lease
 from milepost.prefix.moves import Move, TierSpace
 from milepost.prefix.nodes import Node
 from milepost.prefix.plan import Reason
@@ -55,10 +56,16 @@ def recover_entries(space: TierSpace, entries: Iterable[DiskEntry], now: float) 
     Returns:
         How many snapshots can be hit again.
     """
-    return sum(_recover(space, entry, now) for entry in entries)
+    pool = space.pool
+    lease = pool.open("recovery")
+    unclaimed = set(pool.reserve(lease, pool.num_free) or ())
+    found = sum(_recover(space, entry, lease, unclaimed, now) for entry in entries)
+    pool.release(lease, sorted(unclaimed, reverse=True))
+    pool.close(lease)
+    return found
 
 
-def _recover(space: TierSpace, entry: DiskEntry, now: float) -> bool:
+def _recover(space: TierSpace, entry: DiskEntry, lease: Lease, unclaimed: set[int], now: float) -> bool:
     try:
         record = msgspec.msgpack.decode(entry.record, type=_Record)
         reason = Reason(record.reason)
@@ -67,10 +74,10 @@ def _recover(space: TierSpace, entry: DiskEntry, now: float) -> bool:
     base = space.index.get(record.base) if record.base else space.index.root
     if base is None or not _fits(space, record, base, len(entry.pages)):
         return False
-    lease = space.pool.open("recovery")
-    if not space.pool.claim(lease, entry.pages):
-        space.pool.close(lease)
+    pages = set(entry.pages)
+    if len(pages) != len(entry.pages) or not pages <= unclaimed:
         return False
+    unclaimed -= pages
     space.pool.begin_receive(lease, entry.pages)
     space.pool.end_receive(lease, entry.pages)
     num_blocks = _num_blocks(space, record, base)
@@ -82,7 +89,6 @@ def _recover(space: TierSpace, entry: DiskEntry, now: float) -> bool:
     if snapshot is not None:
         space.evictor.note(snapshot)
     space.pool.release(lease, entry.pages)
-    space.pool.close(lease)
     return snapshot is not None
 
 
@@ -95,6 +101,10 @@ def _num_blocks(space: TierSpace, record: _Record, base: Node) -> int:
 def _fits(space: TierSpace, record: _Record, base: Node, num_pages: int) -> bool:
     """Whether the steps follow from `base` one by one, and the pages are as many as they need."""
     if record.steps and record.first_block != base.position // space.block_size:
+        return False
+    if not record.steps and (base is space.index.root or base.snapshot is not None):
+        return False
+    if len({key for key, _ in record.steps}) < len(record.steps):
         return False
     last = base.position
     for key, position in record.steps:
