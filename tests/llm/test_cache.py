@@ -225,3 +225,8 @@ def test_a_load_that_fails_leaves_the_disk_to_the_next_one(quiet_k3: Path, tmp_p
 def test_a_tier_too_small_for_a_page_is_refused(quiet_k3: Path) -> None:
     with pytest.raises(ConfigError, match="host_cache must hold at least two pages"):
         LLM(quiet_k3, **ENGINE, host_cache=1000)
+
+
+def test_a_disk_in_nobodys_home_is_refused(quiet_k3: Path) -> None:
+    with pytest.raises(ConfigError, match=r"home folder of a user.*Given: '~nobody-here/kept'"):
+        LLM(quiet_k3, **ENGINE, host_cache="1MiB", disk_cache="~nobody-here/kept,1MiB")
