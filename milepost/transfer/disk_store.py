@@ -193,8 +193,8 @@ class DiskStore:
         total = shutil.disk_usage(self.path).total
         if self.num_pages * self.page_bytes > total > 0:  # some file systems don't tell
             raise ConfigError(
-                f"The disk cache must take at most {total} bytes ({format_bytes(total)}), all that the disk of "
-                f"{self.path} has. Given: {self.num_pages * self.page_bytes}. Give it less."
+                f"The disk cache must take at most {total} bytes ({format_bytes(total)}), all that the disk "
+                f"of {self.path} has. Given: {self.num_pages * self.page_bytes}. Give it less."
             )
 
     def _open(self, fingerprint: bytes, layout: bytes) -> None:
