@@ -104,7 +104,7 @@ def test_a_used_spare_is_no_spare_any_more() -> None:
     fill(shelf)
     shelf.evictor.make_room(1)
     assert (shelf.hit((*used, 1)), shelf.hit((*fresh, 1))) == (8, 0)
-    assert not shelf.evictor.make_spare_room(5), "there is no spare left"
+    assert not shelf.evictor.thin(8, 5), "there is no spare left"
     assert shelf.hit((*used, 1)) == 8
     assert shelf.evictor.make_room(5)
 
@@ -116,10 +116,10 @@ def test_spares_make_room_for_spares_alone() -> None:
     shelf.put(spare, 8, reason=Reason.SPARE)
     shelf.put(bare)
     fill(shelf)
-    assert shelf.evictor.make_spare_room(1)
+    assert shelf.evictor.thin(8, 1)
     assert (shelf.node(bare), shelf.hit((*spare, 1))) == (None, 8)
-    assert shelf.evictor.make_spare_room(5)
-    assert not shelf.evictor.make_spare_room(6)
+    assert shelf.evictor.thin(8, 5)
+    assert not shelf.evictor.thin(8, 6)
     assert shelf.hit((*wanted, 1)) == 8
 
 
