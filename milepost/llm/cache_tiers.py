@@ -11,6 +11,7 @@ import msgspec
 from milepost import __version__
 from milepost.config import ResolvedCache, ResolvedConfig
 from milepost.engine.executor import Executor
+from milepost.errors import ConfigError
 from milepost.memory.layout import TiledLayout
 from milepost.memory.pool import PagePool
 from milepost.prefix.cache import PrefixCache
@@ -99,12 +100,23 @@ def _open_disk(
     if options.disk_path is None:
         return None
     return DiskStore(
-        Path(options.disk_path).expanduser(),
+        _folder(options.disk_path),
         pages_within(options.disk_bytes, layout.page_bytes, "disk_cache"),
         layout.page_bytes,
         fingerprint=_fingerprint(config, folder, options.secret),
         layout=msgspec.json.encode([type(layout).__name__, layout, options.match_unit]),
     )
+
+
+def _folder(text: str) -> Path:
+    """The disk cache's folder; a tilde is the home folder."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:
+        raise ConfigError(
+            f"disk_cache must lie in the home folder of a user whom this machine knows. Given: {text!r}. "
+            "Write the folder out."
+        ) from error
 
 
 def _fingerprint(config: ResolvedConfig, folder: Path, secret: bytes | None) -> bytes:

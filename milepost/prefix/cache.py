@@ -264,14 +264,10 @@ class PrefixCache:
         if node is None:
             parent = self._unit_at(trail, position // unit)
             node = self.index.add(key, parent, position, block_table)
-<<<<<<< HEAD
         before = self.index.snapshot_before(node, trail.chain, tokens)
         snapshot = self.index.add_snapshot(node, pages, planned.reason, self._clock(), before)
-=======
-        snapshot = self.index.add_snapshot(node, pages, planned.reason, self._clock())
         added = snapshot is not None
         self._counts["written" if added else "withdrawn"] += 1
->>>>>>> reports
         if snapshot is None:
             snapshot = node.snapshot
             if snapshot is None or snapshot.reason is not Reason.SPARE or planned.reason is Reason.SPARE:

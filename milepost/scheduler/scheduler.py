@@ -83,6 +83,11 @@ class Scheduler:
         return self._lives.has_transfers
 
     @property
+    def transfers_running(self) -> bool:
+        """Whether copies to or from another tier have not ended; the coming batches tell when they have."""
+        return self._lives.transfers_running
+
+    @property
     def limits(self) -> Limits:
         """What can be served at all; it never changes and is safe to ask from any thread."""
         return self._limits

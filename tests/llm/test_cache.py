@@ -258,3 +258,8 @@ def test_what_was_reset_is_not_found_after_a_restart(quiet_k3: Path, tmp_path: P
         assert stats is not None
         assert [tier.snapshots for tier in stats.tiers] == [0, 0]
         assert llm.generate(prompt, GREEDY)[0].usage.cached_tokens == 0
+
+
+def test_a_disk_in_nobodys_home_is_refused(quiet_k3: Path) -> None:
+    with pytest.raises(ConfigError, match=r"home folder of a user.*Given: '~nobody-here/kept'"):
+        LLM(quiet_k3, **ENGINE, host_cache="1MiB", disk_cache="~nobody-here/kept,1MiB")
