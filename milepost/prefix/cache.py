@@ -329,14 +329,13 @@ class PrefixCache:
         return self.index.clear()
 
     def stats(self) -> CacheStats:
-        """A snapshot of everything that is counted."""
-        by_reason = Counter(snapshot.reason.value for snapshot in self.index.snapshots)
+        """Everything that is counted; costs the same however much is cached."""
         counts = self._counts
         return CacheStats(
             state_pages=self.index.num_state_pages,
             kv_pages=self.index.num_kv_pages,
             snapshots=self.index.num_snapshots,
-            snapshots_by_reason={reason.value: by_reason[reason.value] for reason in Reason},
+            snapshots_by_reason={reason.value: count for reason, count in self.index.num_by_reason.items()},
             lookups=counts["lookups"],
             looked_up_tokens=counts["tokens"],
             hits=counts["hits"],

@@ -53,6 +53,12 @@ class PrefixIndex:
         pool: whose pages the nodes name.
         block_size: tokens of a block, one page each.
         match_unit: tokens of a unit.
+
+    Attributes:
+        root: the node of no tokens.
+        num_state_pages: pages of cached snapshots.
+        num_kv_pages: pages of cached KV.
+        num_by_reason: cached snapshots by why they were left.
     """
 
     def __init__(self, pool: PagePool, block_size: int, match_unit: int) -> None:
@@ -66,6 +72,8 @@ class PrefixIndex:
         self._bare: dict[Node, None] = {}
         self.num_state_pages = 0
         self.num_kv_pages = 0
+        # Counted here, because the engine reports it after every step and there may be very many.
+        self.num_by_reason = dict.fromkeys(Reason, 0)
 
     def __len__(self) -> int:
         """Nodes, the root not counted."""
@@ -189,6 +197,7 @@ class PrefixIndex:
         snapshot = Snapshot(node, tuple(pages), reason, now)
         self._pool.share(snapshot.pages)
         self.num_state_pages += len(snapshot.pages)
+        self.num_by_reason[reason] += 1
         node.snapshot = self._snapshots[node] = snapshot
         self._bare.pop(node, None)
         self.measure(snapshot)
@@ -253,6 +262,7 @@ class PrefixIndex:
         node.snapshot = None
         del self._snapshots[node]
         self.num_state_pages -= len(snapshot.pages)
+        self.num_by_reason[snapshot.reason] -= 1
         self._pool.drop(snapshot.pages)
         self._note_bare(node)
 
@@ -322,6 +332,9 @@ class PrefixIndex:
             holds.update(dict.fromkeys(snapshot.pages, snapshot.pins))
         if self.num_state_pages != sum(len(snapshot.pages) for snapshot in self._snapshots.values()):
             raise InvariantError("the number of state pages is wrong")
+        by_reason = Counter(snapshot.reason for snapshot in self._snapshots.values())
+        if by_reason != Counter(self.num_by_reason):
+            raise InvariantError(f"snapshots are {by_reason}, the counts say {self.num_by_reason}")
         for page in range(self._pool.num_pages):
             counted = (references[page], holds[page])
             if counted != (self._pool.references(page), self._pool.holds(page)):
