@@ -12,7 +12,8 @@ Where two nodes of one path name different pages for the same block, the deeper 
 of the block's tokens up to there: whoever writes in a block has first written or copied what comes
 before. So a path's block table takes each block from the deepest node that names it.
 
-Nodes that a running request needs are *held*, with all nodes above them; only the others can go.
+Nodes that a running request or a move between tiers needs are *held*, with all nodes above them, and
+snapshots that are being copied are *pinned*; only the others can go. To *guard* a snapshot is both.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class PrefixIndex:
         self.root = Node(b"", None, 0, ())
         self._nodes: dict[bytes, Node] = {}
         self._snapshots: dict[Node, Snapshot] = {}
-        # Leaves without a snapshot that nobody holds: nothing can resume there, so they go first.
+        # Leaves without a snapshot that nobody holds ("bare"): nothing can resume there, so they go first.
         self._bare: dict[Node, None] = {}
         self.num_state_pages = 0
         self.num_kv_pages = 0
@@ -221,7 +222,7 @@ class PrefixIndex:
     # -- holding --------------------------------------------------------------------------------
 
     def hold(self, node: Node) -> None:
-        """Guard a path from eviction: `node` and all above it. Holds add up."""
+        """Keep a path from eviction: `node` and all above it. Holds add up."""
         self._bare.pop(node, None)  # those above are no leaves
         pages: list[int] = []
         for step in node.up():
@@ -243,7 +244,7 @@ class PrefixIndex:
         self._note_bare(node)
 
     def pin(self, snapshot: Snapshot) -> None:
-        """Guard a snapshot until its copy has run."""
+        """Keep a snapshot until its copy has run. Pins add up."""
         snapshot.pins += 1
         self._pool.hold(snapshot.pages)
 
@@ -251,6 +252,16 @@ class PrefixIndex:
         """Take a `pin` back."""
         snapshot.pins -= 1
         self._pool.unhold(snapshot.pages)
+
+    def guard(self, snapshot: Snapshot) -> None:
+        """Keep a snapshot and the KV of its path, so that both can be copied."""
+        self.hold(snapshot.node)
+        self.pin(snapshot)
+
+    def unguard(self, snapshot: Snapshot) -> None:
+        """Take a `guard` back."""
+        self.unpin(snapshot)
+        self.unhold(snapshot.node)
 
     # -- shrinking ------------------------------------------------------------------------------
 

@@ -111,7 +111,7 @@ class Tiers:
             snapshot = self._to_spill.popleft()
             if snapshot.node.snapshot is not snapshot:
                 continue  # evicted before its turn came
-            move = self._plan_kept(self._host, self._disk, snapshot)
+            move = self._plan_guarded(self._host, self._disk, snapshot)
             if move is not None:
                 self._spill = self._send(move, encode_record(move)), move
 
@@ -130,7 +130,7 @@ class Tiers:
         running = self._loading.get(snapshot.node.key)
         if running is not None:
             return running
-        move = self._plan_kept(space, self._arena, snapshot)
+        move = self._plan_guarded(space, self._arena, snapshot)
         if move is None:
             return None
         transfer_id = self._send(move)
@@ -188,7 +188,7 @@ class Tiers:
             elif result.transfer_id in self._given_up:
                 move = self._given_up.pop(result.transfer_id)
                 move.target.pool.end_quarantine(move.pages)
-                _let_go(move.source, move.snapshot)
+                move.source.index.unguard(move.snapshot)
                 if move.target is self._disk:
                     move.target.pool.take_tainted()
             elif self._spill is not None and self._spill[0] == result.transfer_id:
@@ -197,7 +197,7 @@ class Tiers:
 
     def _end_load(self, move: Move, *, failed: bool) -> None:
         self._loading.pop(move.snapshot.node.key, None)
-        _let_go(move.source, move.snapshot)
+        move.source.index.unguard(move.snapshot)
         if not failed:
             move.finish(self._clock())
             self._counts[move.source.tier]["hit_tokens"] += move.snapshot.position
@@ -210,7 +210,7 @@ class Tiers:
 
     def _end_spill(self, move: Move, *, failed: bool) -> None:
         self._spill = None
-        _let_go(move.source, move.snapshot)
+        move.source.index.unguard(move.snapshot)
         if failed:
             move.fail()
             self._counts[Tier.DISK]["failures"] += 1
@@ -234,14 +234,13 @@ class Tiers:
         return self._last_id
 
     @staticmethod
-    def _plan_kept(source: TierSpace, target: TierSpace, snapshot: Snapshot) -> Move | None:
-        """Plan a move whose source stays until `_let_go`."""
+    def _plan_guarded(source: TierSpace, target: TierSpace, snapshot: Snapshot) -> Move | None:
+        """Plan a move whose source is guarded until it has ended."""
         # Before: making room in the target may make room in the source as well.
-        source.index.hold(snapshot.node)
-        source.index.pin(snapshot)
+        source.index.guard(snapshot)
         move = plan_move(source, target, snapshot)
         if move is None:
-            _let_go(source, snapshot)
+            source.index.unguard(snapshot)
         return move
 
     # -- the rest -------------------------------------------------------------------------------
@@ -314,11 +313,6 @@ class Tiers:
             if space is not None:
                 space.pool.check()
                 space.index.check()
-
-
-def _let_go(source: TierSpace, snapshot: Snapshot) -> None:
-    source.index.unpin(snapshot)
-    source.index.unhold(snapshot.node)
 
 
 def open_space(

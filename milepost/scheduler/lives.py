@@ -72,7 +72,7 @@ class Lives:
         if match is None or self.need(match, num_tokens) <= self.num_available:
             return match
         self.unguard(match)
-        return msgspec.structs.replace(match, hit=0, node=None)
+        return msgspec.structs.replace(match, snapshot=None)
 
     def begin(self, sequence: Sequence, match: Match | None, *, in_flight: int = 0) -> None:
         """Begin a life at `match`, which is guarded. Its first pages come with the first `reserve`."""
