@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from openai import OpenAI
 
+from milepost.errors import ConfigError
 from milepost.types import MAX_SALT_CHARS, Request
 from tests.engine.scripted_cache import EXPLANATION, STATS, ScriptedCache
 from tests.server.scripted_server import END_OF_REPLY, MODEL, ServedEngine
@@ -198,7 +199,7 @@ def test_another_model_is_not_here(served: ServedEngine, cache: ScriptedCache) -
 
 
 def test_without_a_cache_both_say_so(served: ServedEngine, cache: ScriptedCache) -> None:
-    cache.off = True
+    cache.error = ConfigError("The prefix cache is off.")
     for path, body in (("/cache/explain", {"prompt": "a"}), ("/cache/reset", {})):
         reply = served.call(path, body)
         assert reply.status == 400

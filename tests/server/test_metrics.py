@@ -98,7 +98,6 @@ def test_the_cache_is_there_sample_by_sample() -> None:
 
 def test_a_cache_that_is_off_has_no_samples() -> None:
     setup, metrics = Setup({}), Metrics()
-    ScriptedCache(off=True).install(setup.scheduler)
     metrics.watch(setup.engine.stats)
     assert samples(metrics) == {}
 
