@@ -165,7 +165,7 @@ class Tiers:
         transfers: list[Transfer] = []
         for transfer in reversed(outbox):
             pages = transfer.pages
-            if transfer.target is Tier.HOST:
+            if transfer.is_immediate:
                 free = PageState.FREE
                 pages = tuple(
                     pair

@@ -14,7 +14,7 @@ __all__ = ["Copier", "TransferWorker", "result_of"]
 
 
 class Copier(Protocol):
-    """Does one transfer in the calling thread; `Tiers` is one."""
+    """Does one transfer in the calling thread; `TierCopier` is one."""
 
     def copy(self, transfer: Transfer, stopped: Stopped) -> None:
         """Copy, or raise: then nothing that was written may be used."""
