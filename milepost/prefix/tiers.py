@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from milepost.memory.pool import PagePool, PageState
+from milepost.memory.page_states import PageState
+from milepost.memory.pool import PagePool
 from milepost.prefix.disk_records import DiskEntry, encode_record, recover_entries
 from milepost.prefix.eviction import EvictionPolicy
 from milepost.prefix.evictor import Evictor
