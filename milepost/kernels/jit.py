@@ -13,7 +13,8 @@ from __future__ import annotations
 import os
 import threading
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, ParamSpec, TypeVar
 
 import numba
@@ -21,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["PARALLEL_WORK", "Array", "Kernel", "arrays", "subroutine"]
+__all__ = ["PARALLEL_WORK", "Array", "Kernel", "all_work_in_parallel", "arrays", "subroutine"]
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -42,6 +43,7 @@ class _ThreadPool:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
+        self.least_work = PARALLEL_WORK
         self._owner: int | None = None
 
     def claim(self) -> bool:
@@ -63,6 +65,19 @@ class _ThreadPool:
 _pool = _ThreadPool()
 
 
+@contextmanager
+def all_work_in_parallel() -> Iterator[None]:
+    """Run even the smallest work by the parallel variants where there are threads, to compile them early.
+
+    It holds for the whole process; what another thread computes meanwhile is right, if not as quick.
+    """
+    _pool.least_work = 0
+    try:
+        yield
+    finally:
+        _pool.least_work = PARALLEL_WORK
+
+
 class Kernel:
     """A loop function, compiled when first called.
 
@@ -82,7 +97,7 @@ class Kernel:
             args: what the function takes; tensors go through `arrays` first.
         """
         threads = min(torch.get_num_threads(), vars(numba.config)["NUMBA_NUM_THREADS"])
-        if threads > 1 and work >= PARALLEL_WORK and _pool.claim():
+        if threads > 1 and work >= _pool.least_work and _pool.claim():
             try:
                 numba.set_num_threads(threads)
                 self._run(True, args)

@@ -140,19 +140,11 @@ class PagePool:
             return ()
         pages = tuple(self._free[: -count - 1 : -1])
         del self._free[-count:]
-        self._assign(lease, pages)
+        self._move(pages, PageState.RESERVED)
+        for page in pages:
+            self._generations[page] = lease.generation
+        lease.num_pages += count
         return pages
-
-    def claim(self, lease: Lease, pages: Iterable[int]) -> set[int]:
-        """Move those of `pages` that are free to `lease`, and return them; costs time in the pool's size.
-
-        For pages whose content outlived the process, on disk.
-        """
-        self._require_open(lease)
-        claimed = set(pages).intersection(self._free)
-        self._free = [page for page in self._free if page not in claimed]
-        self._assign(lease, tuple(claimed))
-        return claimed
 
     def begin_step(self, lease: Lease, first_written: Iterable[int]) -> None:
         """A step that may write the lease's pages is about to run.
@@ -331,12 +323,6 @@ class PagePool:
             held += state == PageState.CACHED and holds > 0
         if held != self._num_cached_held:
             raise InvariantError(f"{held} cached pages are held, the count says {self._num_cached_held}")
-
-    def _assign(self, lease: Lease, pages: Sequence[int]) -> None:
-        self._move(pages, PageState.RESERVED)
-        for page in pages:
-            self._generations[page] = lease.generation
-        lease.num_pages += len(pages)
 
     def _taint(self, pages: Sequence[int]) -> None:
         self._move(pages, PageState.TAINTED)

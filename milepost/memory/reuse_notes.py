@@ -11,6 +11,8 @@ from milepost.memory.layout import DEFAULT_BLOCK_SIZE, Layout
 
 __all__ = ["reuse_notes"]
 
+_EXAMPLE_UNIT = 16  # tokens; the option's default, where prompts are long enough for it
+
 
 def reuse_notes(layout: Layout, max_model_len: int, match_unit: int | None = None) -> tuple[str, ...]:
     """Sentences about blocks and match units that are long for the sequences they are meant for.
@@ -39,7 +41,7 @@ def reuse_notes(layout: Layout, max_model_len: int, match_unit: int | None = Non
         notes.append(
             f"No prefix can be hit at a prefix key: the first stands at token {match_unit:,} (match_unit), a "
             f"prompt holds at most {longest_prompt:,} tokens, and its last one is always computed. "
-            + _finer(match_unit)
+            + _finer(longest_prompt)
         )
     elif match_unit > DEFAULT_BLOCK_SIZE:
         notes.append(
@@ -50,5 +52,9 @@ def reuse_notes(layout: Layout, max_model_len: int, match_unit: int | None = Non
     return tuple(notes)
 
 
-def _finer(match_unit: int) -> str:
-    return f"Set match_unit to less than {match_unit:,}, such as 16, to share shorter prefixes."
+def _finer(above: int) -> str:
+    """What to set so that a prefix shorter than `above` tokens is shared at a key."""
+    if above <= 1:
+        return "Set max_model_len to more than 2, so that a prompt has a token that can be shared."
+    example = min(_EXAMPLE_UNIT, 1 << ((above - 1).bit_length() - 1))
+    return f"Set match_unit to less than {above:,}, such as {example}, to share shorter prefixes."

@@ -42,8 +42,6 @@ from milepost.types import Request, Tier
 
 __all__ = ["Match", "PrefixCache"]
 
-_SPARE_MARGIN = 16  # spare snapshots leave a sixteenth of the pool free for whatever comes
-
 _LASTING = frozenset(Reason) - {Reason.SPARE, Reason.PREEMPTED, Reason.JUNCTION}  # worth to survive us
 _PROMPTS_IN_BUDGET = 8  # a policy with a budget a prompt gets this part of the pool for one
 
@@ -105,10 +103,9 @@ class PrefixCache:
         )
         self._eviction = parse_eviction(config.eviction)
         self.index = PrefixIndex(pool, layout.block_size, config.match_unit)
-        self._ghosts = Ghosts()
+        self._ghosts = Ghosts(config.match_unit)
         self._salts = SaltMemory(self._hasher)
         self.evictor = Evictor(self.index, pool, self._eviction, clock, self._ghosts)
-        self._spare_floor = layout.pages_per_state + pool.num_usable // _SPARE_MARGIN
         self.tiers: Tiers | None = None
         self._counts: Counter[str] = Counter()
         self._losses: Counter[str] = Counter()
@@ -227,17 +224,14 @@ class PrefixCache:
         """Evict until `count` pages are free; False, and nothing has changed, when that can't be."""
         return self.evictor.make_room(count)
 
-    def room_for_snapshot(self, reason: Reason) -> bool:
+    def room_for_snapshot(self, planned: PlannedSnapshot) -> bool:
         """Make room for one more snapshot, if it is worth that.
 
-        Spare ones only use what is free anyway, or take the place of other spare ones: the newest
-        prompts are the likeliest to be left somewhere soon.
+        Spare ones only use what is free anyway, or take the place of older ones of no coarser grid.
         """
         count = self._layout.pages_per_state
-        if reason is not Reason.SPARE:
-            room = self.make_room(count)
-        else:
-            room = self._pool.num_free >= self._spare_floor or self.evictor.make_spare_room(count)
+        spare = planned.reason is Reason.SPARE
+        room = self.evictor.thin(planned.position, count) if spare else self.make_room(count)
         if not room:
             self._counts["skipped"] += 1
         return room
@@ -332,6 +326,7 @@ class PrefixCache:
     def reset(self) -> int:
         """Forget all that no running request uses; returns how many snapshots were dropped."""
         self._ghosts.clear()
+        self._salts.clear()
         self._counts["resets"] += 1
         return self.index.clear()
 

@@ -12,6 +12,7 @@ from typing import Protocol
 
 import msgspec
 
+from milepost.memory.pool import Lease
 from milepost.prefix.moves import Move, TierSpace
 from milepost.prefix.nodes import Node
 from milepost.prefix.plan import Reason
@@ -55,21 +56,16 @@ def recover_entries(space: TierSpace, entries: Iterable[DiskEntry], now: float) 
     Returns:
         How many snapshots can be hit again.
     """
-    listed = list(entries)
-    lease = space.pool.open("recovery")
-    # All at once: taking pages out of the free list costs time in the pool's size.
-    claimed = space.pool.claim(lease, (page for entry in listed for page in entry.pages))
-    space.pool.begin_receive(lease, claimed)
-    space.pool.end_receive(lease, claimed)
-    unused = set(claimed)
-    recovered = sum(_recover(space, entry, unused, now) for entry in listed)
-    space.pool.release(lease, claimed)
-    space.pool.close(lease)
-    return recovered
+    pool = space.pool
+    lease = pool.open("recovery")
+    unclaimed = set(pool.reserve(lease, pool.num_free) or ())
+    found = sum(_recover(space, entry, lease, unclaimed, now) for entry in entries)
+    pool.release(lease, sorted(unclaimed, reverse=True))
+    pool.close(lease)
+    return found
 
 
-def _recover(space: TierSpace, entry: DiskEntry, unused: set[int], now: float) -> bool:
-    """Publish one entry, if it fits and all its pages are among the `unused`."""
+def _recover(space: TierSpace, entry: DiskEntry, lease: Lease, unclaimed: set[int], now: float) -> bool:
     try:
         record = msgspec.msgpack.decode(entry.record, type=_Record)
         reason = Reason(record.reason)
@@ -79,9 +75,11 @@ def _recover(space: TierSpace, entry: DiskEntry, unused: set[int], now: float) -
     if base is None or not _fits(space, record, base, len(entry.pages)):
         return False
     pages = set(entry.pages)
-    if len(pages) < len(entry.pages) or not pages <= unused:
+    if len(pages) != len(entry.pages) or not pages <= unclaimed:
         return False
-    unused -= pages
+    unclaimed -= pages
+    space.pool.begin_receive(lease, entry.pages)
+    space.pool.end_receive(lease, entry.pages)
     num_blocks = _num_blocks(space, record, base)
     table = [0] * record.first_block + list(entry.pages[:num_blocks])
     node = base
@@ -90,6 +88,7 @@ def _recover(space: TierSpace, entry: DiskEntry, unused: set[int], now: float) -
     snapshot = space.index.add_snapshot(node, entry.pages[num_blocks:], reason, now)
     if snapshot is not None:
         space.evictor.note(snapshot)
+    space.pool.release(lease, entry.pages)
     return snapshot is not None
 
 
@@ -102,6 +101,10 @@ def _num_blocks(space: TierSpace, record: _Record, base: Node) -> int:
 def _fits(space: TierSpace, record: _Record, base: Node, num_pages: int) -> bool:
     """Whether the steps follow from `base` one by one, and the pages are as many as they need."""
     if record.steps and record.first_block != base.position // space.block_size:
+        return False
+    if not record.steps and (base is space.index.root or base.snapshot is not None):
+        return False
+    if len({key for key, _ in record.steps}) < len(record.steps):
         return False
     last = base.position
     for key, position in record.steps:

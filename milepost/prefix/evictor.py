@@ -27,6 +27,7 @@ from milepost.prefix.plan import Reason
 __all__ = ["Evictor"]
 
 _REFRESH_SECONDS = 1.0
+_COARSEST = 64  # no grid is coarser
 _STALE_ENTRIES = 1024  # entries of what was dropped or used since, before they are cleared away
 
 
@@ -94,18 +95,25 @@ class Evictor:
             self.note(snapshot)
         return True
 
-    def make_spare_room(self, count: int) -> bool:
-        """Free `count` pages at the cost of bare KV and unused spare snapshots alone, if that is enough."""
+    def thin(self, position: int, count: int) -> bool:
+        """Free `count` pages for a spare snapshot at `position`, at the cost of what is worth less alone.
+
+        That is bare KV, and unused spare snapshots of grids no coarser than this position's, oldest first.
+        So the spare ones of a prompt that outgrows memory spread over all of it, densely only behind,
+        and new prompts get theirs in place of old ones.
+        """
+        density = _density(position)
         pinned: list[Snapshot] = []
-        while self._pool.num_free < count and (self._drop_bare() or self._drop_spare(pinned)):
-            pass
+        while self._pool.num_free < count:
+            if not (self._drop_bare() or self._drop_spare(pinned, density)):
+                break
         for snapshot in pinned:
             self.note(snapshot)
         return self._pool.num_free >= count
 
     def drop(self, snapshot: Snapshot) -> None:
         """Evict one snapshot."""
-        self._ghosts.state_evicted(snapshot.node.key)
+        self._ghosts.state_evicted(snapshot.node)
         self.num_snapshots += 1
         self._index.drop_snapshot(snapshot)
 
@@ -114,12 +122,12 @@ class Evictor:
         node = self._index.drop_bare()
         if node is None:
             return False
-        self._ghosts.kv_evicted(node.key)
+        self._ghosts.kv_evicted(node)
         self.num_kv_pages += self._pool.num_free - free
         return True
 
-    def _drop_spare(self, pinned: list[Snapshot]) -> bool:
-        while self._spares:
+    def _drop_spare(self, pinned: list[Snapshot], coarsest: int = _COARSEST) -> bool:
+        while self._spares and self._spares[0][0] <= coarsest:
             _, _, snapshot = heapq.heappop(self._spares)
             if not _stands(snapshot) or snapshot.hits:  # a spare that was used is listed in the heap
                 continue

@@ -75,10 +75,10 @@ def losses(
             position = up_to
 
     charge(Loss.NO_MEMORY, usable)
-    charge(Loss.EVICTED_STATE, min(ghosts.deepest_state(chain.full) * match_unit, found.matched.position))
+    charge(Loss.EVICTED_STATE, min(ghosts.deepest_state(chain.full), found.matched.position))
     uncovered = found.matched.position - position
     charge(Loss.BELOW_UNIT if uncovered < match_unit else Loss.NO_SNAPSHOT, found.matched.position)
-    charge(Loss.EVICTED_KV, ghosts.deepest_kv(chain.full) * match_unit)
+    charge(Loss.EVICTED_KV, ghosts.deepest_kv(chain.full))
     charge(Loss.NOT_PUBLISHED, in_flight)
     charge(Loss.SALT if other_salt else Loss.UNSEEN, last)
     shares[Loss.CAP.value] = 1

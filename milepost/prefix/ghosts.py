@@ -1,8 +1,10 @@
-"""What was cached once: keys of evicted snapshots and KV, remembered for a while to explain misses."""
+"""What was cached once: evicted snapshots and KV, remembered for a while to explain misses."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+
+from milepost.prefix.nodes import Node
 
 __all__ = ["Ghosts"]
 
@@ -10,27 +12,43 @@ _CAPACITY = 1 << 16
 
 
 class Ghosts:
-    """The keys of what was evicted last: a bounded memory that only explanations read."""
+    """What was evicted last: a bounded memory that only explanations read.
 
-    def __init__(self, capacity: int = _CAPACITY) -> None:
+    It goes by full keys: a snapshot between two units is remembered with the unit before it.
+
+    Args:
+        match_unit: tokens between full keys.
+        capacity: most snapshots, and most units of KV, that it remembers.
+    """
+
+    def __init__(self, match_unit: int, capacity: int = _CAPACITY) -> None:
+        self._match_unit = match_unit
         self._capacity = capacity
-        self._states: dict[bytes, None] = {}
-        self._kv: dict[bytes, None] = {}
+        # Where the deepest snapshot stood that is remembered with a unit; for KV where the unit ends.
+        self._states: dict[bytes, int] = {}
+        self._kv: dict[bytes, int] = {}
 
-    def state_evicted(self, key: bytes) -> None:
-        """The snapshot at `key` is gone."""
-        self._remember(self._states, key)
+    def state_evicted(self, node: Node) -> None:
+        """The snapshot at `node` is gone."""
+        unit = node if self._is_unit(node) else node.parent
+        if unit is not None and unit.parent is not None:  # the root's key is none
+            self._remember(self._states, unit.key, max(node.position, self._states.get(unit.key, 0)))
 
-    def kv_evicted(self, key: bytes) -> None:
-        """The KV of the unit that ends at `key` is gone."""
-        self._remember(self._kv, key)
+    def kv_evicted(self, node: Node) -> None:
+        """The KV of the unit that ends at `node` is gone; that of a tail is too little to remember."""
+        if self._is_unit(node):
+            self._remember(self._kv, node.key, node.position)
 
     def deepest_state(self, keys: Sequence[bytes]) -> int:
-        """How many of a path's full keys lead to the deepest one whose snapshot was evicted; 0 for none."""
+        """Position of the deepest evicted snapshot on the path of these full keys; 0 for none.
+
+        Between units it is not known whether the path leads to just that snapshot: the tokens behind the
+        unit may be others.
+        """
         return _deepest(self._states, keys)
 
     def deepest_kv(self, keys: Sequence[bytes]) -> int:
-        """How many of a path's full keys lead to the deepest one whose KV was evicted; 0 for none."""
+        """Position up to which the KV of this path was cached once; 0 for none."""
         return _deepest(self._kv, keys)
 
     def clear(self) -> None:
@@ -38,15 +56,18 @@ class Ghosts:
         self._states.clear()
         self._kv.clear()
 
-    def _remember(self, memory: dict[bytes, None], key: bytes) -> None:
+    def _is_unit(self, node: Node) -> bool:
+        return node.position % self._match_unit == 0
+
+    def _remember(self, memory: dict[bytes, int], key: bytes, position: int) -> None:
         memory.pop(key, None)
-        memory[key] = None
+        memory[key] = position
         if len(memory) > self._capacity:
             del memory[next(iter(memory))]
 
 
-def _deepest(memory: dict[bytes, None], keys: Sequence[bytes]) -> int:
+def _deepest(memory: dict[bytes, int], keys: Sequence[bytes]) -> int:
     if not memory:
         return 0
     key = next(filter(memory.__contains__, reversed(keys)), None)
-    return 0 if key is None else len(keys) - keys[::-1].index(key)
+    return 0 if key is None else memory[key]

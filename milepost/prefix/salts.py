@@ -19,6 +19,10 @@ class SaltMemory:
         self._hasher = hasher
         self._salts: dict[bytes, str] = {}
 
+    def clear(self) -> None:
+        """Forget everything."""
+        self._salts.clear()
+
     def seen_elsewhere(self, salt: str, tokens: Sequence[int]) -> bool:
         """Whether the prompt's first unit came under another salt before; notes that it came under this."""
         chain = self._hasher.chain()

@@ -63,6 +63,7 @@ class Tiers:
         self._loads: dict[int, Move] = {}
         self._loading: dict[bytes, int] = {}  # key of the snapshot's node -> transfer
         self._given_up: dict[int, Move] = {}
+        self._forgets: set[int] = set()  # transfers that empty the disk
         self._to_spill: deque[Snapshot] = deque()
         self._spill: tuple[int, Move] | None = None
         self._counts: dict[Tier, Counter[str]] = {Tier.HOST: Counter(), Tier.DISK: Counter()}
@@ -85,7 +86,7 @@ class Tiers:
     @property
     def is_busy(self) -> bool:
         """Whether any transfer was planned and has not ended."""
-        return bool(self._loads or self._given_up or self._spill)
+        return bool(self._loads or self._given_up or self._spill or self._forgets)
 
     def recover(self, entries: Iterable[DiskEntry]) -> int:
         """Take over what an earlier process left on disk; returns the number of snapshots."""
@@ -179,22 +180,34 @@ class Tiers:
         return tuple(reversed(transfers))
 
     def ended(self, results: Iterable[TransferResult]) -> list[int]:
-        """Take in which transfers have ended; returns the loads among them."""
-        loads: list[int] = []
+        """Take in which transfers have ended; returns the loads that ended or are given up."""
+        results = tuple(results)
+        # First, so that nothing that was read from a lost host is published below.
+        lost = sum(result.error is not None and not self._awaits(result.transfer_id) for result in results)
+        loads = self._lose_host(lost) if lost else []
         for result in results:
             failed = result.error is not None
             if result.transfer_id in self._loads:
                 loads.append(result.transfer_id)
                 self._end_load(self._loads.pop(result.transfer_id), failed=failed)
             elif result.transfer_id in self._given_up:
-                move = self._given_up.pop(result.transfer_id)
-                move.target.pool.end_quarantine(move.pages)
-                move.source.index.unguard(move.snapshot)
-                if move.target is self._disk:
-                    move.target.pool.take_tainted()
+                self._end_given_up(self._given_up.pop(result.transfer_id))
+            elif result.transfer_id in self._forgets:
+                self._forgets.remove(result.transfer_id)
+                self._counts[Tier.DISK]["failures"] += failed
             elif self._spill is not None and self._spill[0] == result.transfer_id:
                 self._end_spill(self._spill[1], failed=failed)
         return loads
+
+    def _awaits(self, transfer_id: int) -> bool:
+        """Whether a transfer counts from its end on; a copy to the host does from when it was planned."""
+        spills = self._spill is not None and self._spill[0] == transfer_id
+        return spills or any(transfer_id in known for known in (self._loads, self._given_up, self._forgets))
+
+    def _lose_host(self, failures: int) -> list[int]:
+        """Nobody knows any more what the host holds, nor what was read from it since."""
+        self._counts[Tier.HOST]["failures"] += failures
+        return self.reset()
 
     def _end_load(self, move: Move, *, failed: bool) -> None:
         self._loading.pop(move.snapshot.node.key, None)
@@ -220,6 +233,17 @@ class Tiers:
             self._counts[Tier.DISK]["stores"] += 1
         move.target.pool.take_tainted()  # a slot on disk is written whole before it is read
         self._spill_next()
+
+    def _end_given_up(self, move: Move) -> None:
+        move.target.pool.end_quarantine(move.pages)
+        if move.target is self._disk:
+            move.target.pool.take_tainted()
+        move.source.index.unguard(move.snapshot)
+        # A reset could not drop it while it was read.
+        if move.snapshot.node.snapshot is move.snapshot and not move.snapshot.pins:
+            move.source.index.drop_snapshot(move.snapshot)
+        while move.source.index.drop_bare() is not None:
+            pass
 
     def _send(self, move: Move, record: bytes = b"") -> int:
         self._last_id += 1
@@ -265,6 +289,7 @@ class Tiers:
                 space.index.clear()
         if self._disk is not None:  # a restart must not bring back what was reset
             self._last_id += 1
+            self._forgets.add(self._last_id)
             self._outbox.append(
                 Transfer(transfer_id=self._last_id, source=Tier.DISK, target=Tier.DISK, pages=())
             )
@@ -330,7 +355,7 @@ def open_space(
         tier,
         pool,
         index,
-        Evictor(index, pool, policy, clock, Ghosts()),
+        Evictor(index, pool, policy, clock, Ghosts(like.match_unit)),
         block_size=like.block_size,
         match_unit=like.match_unit,
         pages_per_state=like.pages_per_state,

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from milepost.errors import InvariantError
-from milepost.kernels.paging import PagedKv, Ragged
+from milepost.kernels.paging import PagedKv, Ragged, StateSnapshots
 from milepost.memory.layout import DUMMY_PAGE
 from milepost.models.inputs import StepInputs
 from milepost.runtime.arena import Arena
@@ -20,7 +20,10 @@ from milepost.types import Row
 
 __all__ = ["step_inputs", "warm_up_inputs"]
 
-_WARM_UP_LENGTHS = (130, 2, 1, 1)  # whole chunks and a rest, a short chunk, decodes
+_WARM_UP_LENGTHS = (
+    (130, 2, 1, 1),  # whole chunks and a rest, a short chunk, decodes
+    (1, 1),  # decodes alone: few tokens take kernels of their own
+)
 
 
 def step_inputs(rows: Sequence[Row], arena: Arena) -> StepInputs:
@@ -45,15 +48,24 @@ def step_inputs(rows: Sequence[Row], arena: Arena) -> StepInputs:
     )
 
 
-def warm_up_inputs(arena: Arena) -> StepInputs:
-    """A step that reads and writes nothing but the dummy page, and takes every kind of row."""
-    rows = len(_WARM_UP_LENGTHS)
-    offsets = [0, *accumulate(_WARM_UP_LENGTHS)]
-    blocks = arena.layout.blocks_for(max(_WARM_UP_LENGTHS))
+def warm_up_inputs(arena: Arena) -> list[StepInputs]:
+    """Steps that read and write nothing but the dummy page, and take every kind of row.
+
+    Every row leaves a snapshot on its way or at its end.
+    """
+    return [_warm_up_step(arena, lengths) for lengths in _WARM_UP_LENGTHS]
+
+
+def _warm_up_step(arena: Arena, lengths: Sequence[int]) -> StepInputs:
+    rows, offsets = len(lengths), [0, *accumulate(lengths)]
+    tables = torch.full((rows, arena.layout.pages_per_state), DUMMY_PAGE)
+    ends = [begin + (length + 1) // 2 for begin, length in zip(offsets, lengths, strict=False)]
+    snapshots = StateSnapshots(torch.arange(rows), torch.tensor(ends), tables)
+    blocks = arena.layout.blocks_for(max(lengths))
     return StepInputs(
         token_ids=torch.zeros(offsets[-1], dtype=torch.int64),
         ragged=Ragged(cu_seqlens=torch.tensor(offsets), starts=torch.zeros(rows, dtype=torch.int64)),
-        state=arena.states(torch.full((rows, arena.layout.pages_per_state), DUMMY_PAGE)),
+        state=arena.states(tables, snapshots),
         kv=PagedKv(cache=arena.kv, block_table=torch.full((rows, blocks), DUMMY_PAGE)),
         sample_index=torch.tensor(offsets[1:]) - 1,
     )

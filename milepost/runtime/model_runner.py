@@ -11,6 +11,7 @@ from torch import Tensor
 
 from milepost.config import ResolvedConfig
 from milepost.errors import EngineStoppedError, InvariantError
+from milepost.kernels.jit import all_work_in_parallel
 from milepost.memory.layout import TiledLayout
 from milepost.models.inputs import StepInputs
 from milepost.models.outputs import StepOutput
@@ -132,13 +133,18 @@ class ModelRunner:
         return BatchResult(step=batch.step, rows=tuple(_result(*parts) for parts in results))
 
     def warm_up(self) -> None:
-        """Run a step on the dummy page, so that kernels are compiled before the first request waits for them.
+        """Run steps on the dummy page, so that kernels are compiled before a request waits for them.
+
+        Kernels come in a serial and a parallel variant, whichever the size of a step calls for.
 
         Raises:
             EngineStoppedError: the runner is closed.
         """
         with torch.inference_mode():
-            self._model.forward(warm_up_inputs(self.arena))
+            for inputs in warm_up_inputs(self.arena):
+                self._model.forward(inputs)
+                with all_work_in_parallel():
+                    self._model.forward(inputs)
 
     def close(self) -> None:
         """Give the arena's memory back. Safe to call twice."""

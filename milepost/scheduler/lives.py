@@ -115,7 +115,7 @@ class Lives:
             return ()
         orders: list[SnapshotOrder] = []
         for planned in cache.due(trail, sequence.num_computed, end, sequence.tokens):
-            if not cache.room_for_snapshot(planned.reason):
+            if not cache.room_for_snapshot(planned):
                 continue
             pages = pages_of(sequence).order_snapshot()
             if pages is not None:

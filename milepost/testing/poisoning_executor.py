@@ -84,6 +84,10 @@ class PoisoningExecutor:
         self._poisoned = free - set(batch.scrubs)
         return result
 
+    def filled_elsewhere(self, pages: Iterable[int]) -> None:
+        """Somebody else writes `pages` from now on, such as an executor around this one that loads them."""
+        self._poisoned.difference_update(pages)
+
     def close(self) -> None:
         """Close the inner executor."""
         self._inner.close()

@@ -16,11 +16,15 @@ from milepost.memory.capacity import sequence_pages
 from milepost.memory.layout import TiledLayout, paged_layout
 from milepost.memory.pool import PagePool
 from milepost.models import Model, StepInputs, StepOutput, load_model
+from milepost.prefix.cache import PrefixCache
+from milepost.prefix.config import CacheConfig
 from milepost.runtime.arena import Arena
 from milepost.runtime.model_runner import ModelRunner, StepModel
 from milepost.scheduler.config import SchedulerConfig
 from milepost.scheduler.scheduler import Scheduler
 from milepost.testing.poisoning_executor import PoisoningExecutor
+from milepost.transfer.host_store import HostStore
+from milepost.transfer.tiered_executor import TieredExecutor
 from milepost.types import (
     Batch,
     BatchResult,
@@ -28,6 +32,7 @@ from milepost.types import (
     Request,
     RequestOutput,
     SamplingParams,
+    Tier,
     TokenLogprobs,
     Usage,
 )
@@ -131,6 +136,23 @@ class _Disturbed:
         self._runner.close()
 
 
+class _Tiered:
+    """Tiers around a poisoning executor, which is told what they load."""
+
+    def __init__(self, poisoning: PoisoningExecutor, arena: Arena, host_pages: int) -> None:
+        self._poisoning = poisoning
+        host = HostStore(host_pages, arena.layout.page_bytes)
+        self._tiered = TieredExecutor(poisoning, arena.pages(), host)
+
+    def run(self, batch: Batch) -> BatchResult:
+        loads = [transfer for transfer in batch.transfers if transfer.target is Tier.ARENA]
+        self._poisoning.filled_elsewhere(target for transfer in loads for _, target in transfer.pages)
+        return self._tiered.run(batch)
+
+    def close(self) -> None:
+        self._tiered.close()
+
+
 class TestEngine:
     """An engine whose every part is in reach; every step is checked.
 
@@ -145,6 +167,9 @@ class TestEngine:
         runner: a runner of `num_pages` pages that is built already; `model` and `seed` are its own then.
         preempt: chance that a running request is preempted before a step.
         before_step: sees each batch and the arena just before the runner does.
+        cache: of the prefix cache; None for none.
+        host_pages: of a host tier behind the arena; 0 for none.
+        stop_token_ids: end a reply; None takes the model's.
     """
 
     __test__ = False
@@ -162,20 +187,28 @@ class TestEngine:
         runner: ModelRunner | None = None,
         preempt: float = 0.0,
         before_step: BeforeStep | None = None,
+        cache: CacheConfig | None = None,
+        host_pages: int = 0,
+        stop_token_ids: tuple[int, ...] | None = None,
     ) -> None:
         runner = runner or ModelRunner(model or toy.model, toy.layout, num_pages, seed=seed)
         inner: Executor = runner if before_step is None else _Disturbed(runner, before_step)
         self.pool = PagePool(num_pages)
-        self.executor = PoisoningExecutor(inner, runner.arena, free_pages=self.pool.free_pages)
+        poisoning = PoisoningExecutor(inner, runner.arena, free_pages=self.pool.free_pages)
+        self.executor: Executor = poisoning
+        self.cache = None if cache is None else PrefixCache(cache, toy.layout, self.pool)
+        if self.cache is not None and host_pages:
+            self.cache.add_tiers(host_pages)
+            self.executor = _Tiered(poisoning, runner.arena, host_pages)
         config = SchedulerConfig(
             max_model_len=toy.model.spec.max_position,
             token_budget=budget,
             max_num_seqs=max_num_seqs,
             headroom=headroom,
-            stop_token_ids=toy.model.spec.stop_token_ids,
+            stop_token_ids=toy.model.spec.stop_token_ids if stop_token_ids is None else stop_token_ids,
             vocab_size=toy.vocab_size,
         )
-        self.scheduler = Scheduler(config, toy.layout, self.pool)
+        self.scheduler = Scheduler(config, toy.layout, self.pool, self.cache)
         self.engine = Engine(self.executor, self.scheduler, BytelessDecoder())
         self._preempt = preempt
         self._random = random.Random(f"{seed}/{budget}/{num_pages}")
@@ -208,8 +241,26 @@ class TestEngine:
                 _collect(replies[output.request_id], output)
             self.scheduler.check()
             step += 1
-        assert self.pool.counts().leased == 0
+        self.check_idle()
         return replies
+
+    def check_idle(self) -> None:
+        """Nothing is owned, and every page that is not free is reachable by a key."""
+        counts = self.pool.counts()
+        assert counts.leased == counts.quarantined == 0
+        self.scheduler.check()
+        reachable = (
+            0 if self.cache is None else self.cache.index.num_state_pages + self.cache.index.num_kv_pages
+        )
+        assert counts.cached == reachable
+        assert counts.free + counts.tainted + counts.cached + 1 == counts.total
+
+    def check_reset(self) -> None:
+        """A reset of an idle engine leaves nothing but free pages."""
+        self.scheduler.reset_cache()
+        self.check_idle()
+        counts = self.pool.counts()
+        assert counts.free + counts.tainted + 1 == counts.total
 
     def _preempt_some(self) -> None:
         running = self.scheduler._roster.running

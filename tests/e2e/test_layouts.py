@@ -84,6 +84,6 @@ def test_the_options_layout_is_the_engines(toy: Toy) -> None:
     try:
         assert loaded.layout == on_aligned(toy, 16).layout
         assert loaded.config.num_pages == (16 << 20) // loaded.layout.page_bytes
-        assert loaded.config.notes == reuse_notes(loaded.layout, 17) != ()
+        assert loaded.config.notes == reuse_notes(loaded.layout, 17, 16) != ()
     finally:
         loaded.engine.close()

@@ -75,7 +75,6 @@ def test_parallel_equals_serial(
         original(self, parallel, args)
 
     monkeypatch.setattr(jit.Kernel, "_run", recorded)
-    monkeypatch.setattr(jit, "PARALLEL_WORK", 0)
     torch.manual_seed(1)
     serial = run()
     assert variants
@@ -83,7 +82,8 @@ def test_parallel_equals_serial(
     variants.clear()
     torch.set_num_threads(2)
     torch.manual_seed(1)
-    parallel = run()
+    with jit.all_work_in_parallel():
+        parallel = run()
     assert variants
     assert all(variants)
     for got, want in zip(parallel, serial, strict=True):

@@ -256,13 +256,3 @@ def test_conservation_under_random_lives(data: st.DataObject) -> None:
 def _taken(pool: PagePool, lives: list[tuple[Lease, set[int]]]) -> set[int]:
     tainted = {page for page in range(pool.num_pages) if pool.state_of(page) is PageState.TAINTED}
     return tainted.union(*(held for _, held in lives))
-
-
-def test_only_free_pages_can_be_claimed() -> None:
-    pool = PagePool(8)
-    owner, finder = pool.open("owner"), pool.open("finder")
-    taken = pool.reserve(owner, 2)
-    assert taken is not None
-    assert pool.claim(finder, range(-1, 20)) == set(range(1, 8)) - set(taken)
-    assert (pool.num_free, finder.num_pages) == (0, 5)
-    pool.check()

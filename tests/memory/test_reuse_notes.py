@@ -51,6 +51,22 @@ def test_a_key_that_no_prompt_reaches(max_model_len: int) -> None:
     assert f"a prompt holds at most {max_model_len - 1:,} tokens" in note
 
 
+@pytest.mark.parametrize(
+    ("max_model_len", "match_unit", "advice"),
+    [
+        (2, 16, "Set max_model_len to more than 2,"),
+        (3, 16, "Set match_unit to less than 2, such as 1,"),
+        (17, 16, "Set match_unit to less than 16, such as 8,"),
+        (18, 17, "Set match_unit to less than 17, such as 16,"),
+        (33, 64, "Set match_unit to less than 32, such as 16,"),
+        (4_096, 65, "Set match_unit to less than 65, such as 16,"),
+    ],
+)
+def test_the_advice_helps(max_model_len: int, match_unit: int, advice: str) -> None:
+    """What a note proposes is finer than what is set, and a prompt can reach it."""
+    assert advice in reuse_notes(PAGED, max_model_len, match_unit)[-1]
+
+
 @pytest.mark.parametrize(("layout", "num_notes"), [("paged", 0), ("aligned", 1)])
 def test_notes_are_part_of_the_resolved_numbers(layout: str, num_notes: int) -> None:
     config = EngineConfig(model="m", memory="1MiB", block_size=16, layout=layout, max_model_len=31)

@@ -132,6 +132,28 @@ def test_a_message_end_is_hit_to_the_token(block_size: int, unit: int, budget: i
 
 
 @pytest.mark.parametrize(("block_size", "unit"), SIZES)
+@pytest.mark.parametrize("shared", [8, 9, 13])
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_burst_computes_what_it_shares_once(block_size: int, unit: int, shared: int, chunked: bool) -> None:
+    """R01, R03: the first leaves a snapshot at the junction for those that came with it."""
+    # Those behind the first are looked at when its chunk leaves budget, which here is just in time.
+    budget = shared - 1 if chunked else UNLIMITED
+    world = World(
+        num_pages=128,
+        block_size=block_size,
+        token_budget=budget,
+        cache=cache_config(match_unit=unit, snapshot_policy="last"),
+    )
+    for user in range(5):
+        world.add(request(str(user), (*prompt_of(shared), 10 + user, 1), 2))
+    world.run()
+    assert [world.finished[str(user)].usage.cached_tokens for user in range(5)] == [0, *[shared] * 4]
+    assert world.scheduler.stats().computed_tokens == shared + 5 * 3
+    for user in range(5):
+        assert world.output[str(user)] == world.expected(str(user), 2)
+
+
+@pytest.mark.parametrize(("block_size", "unit"), SIZES)
 @pytest.mark.parametrize("length", [7, 12])
 def test_other_salts_never_hit(block_size: int, unit: int, length: int) -> None:
     prompt = prompt_of(length)

@@ -23,7 +23,9 @@ def short_conv(u: Tensor, weight: Tensor, state: PagedState, first_tile: int, ra
     dtype = compute_dtype(u.dtype)
     num_tiles = window_tiles(state, window, channels)
     tiles = state.tile_ids(first_tile, num_tiles)  # [rows, num_tiles]
-    past = _read_windows(state.conv, tiles, window * channels).reshape(-1, window, channels).to(dtype)
+    # Contiguous, as one row's windows are anyway: the loops are compiled once for each memory order.
+    past = _read_windows(state.conv, tiles, window * channels).to(dtype).contiguous()
+    past = past.view(-1, window, channels)
     wide = u.to(dtype).contiguous()
     rows, ends = ragged.rows(), ragged.ends()
     if state.snapshots is not None:
