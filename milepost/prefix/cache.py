@@ -80,7 +80,7 @@ class PrefixCache:
         clock: seconds, for recency.
 
     Raises:
-        ConfigError: a policy that does not exist.
+        ConfigError: a policy that does not exist, or a match unit or a secret out of range.
     """
 
     def __init__(
@@ -378,7 +378,7 @@ class PrefixCache:
     def _note_first_look(self, trail: Trail, match: Match, tokens: Sequence[int], in_flight: int) -> None:
         trail.first_look = False
         trail.hit = match.hit
-        trail.losses = losses(
+        lost = losses(
             self._ghosts,
             trail.chain,
             tokens,
@@ -388,7 +388,7 @@ class PrefixCache:
             in_flight=in_flight,
             other_salt=self._salts.seen_elsewhere(trail.request.cache_salt, tokens),
         )
-        self._losses.update(trail.losses)
+        self._losses.update(lost)
         self._counts.update(lookups=1, tokens=len(tokens), hits=int(match.hit > 0), hit_tokens=match.hit)
 
     def _consume(self, trail: Trail, snapshot: Snapshot) -> None:

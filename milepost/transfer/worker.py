@@ -52,12 +52,6 @@ class TransferWorker:
         self._thread = threading.Thread(target=self._work, name="milepost-transfers", daemon=True)
         self._thread.start()
 
-    @property
-    def num_unfinished(self) -> int:
-        """Started transfers whose results have not been taken."""
-        with self._changed:
-            return len(self._queue) + (self._current is not None) + len(self._ended)
-
     def start(self, transfer: Transfer) -> None:
         """Queue a transfer; its pages are the worker's until its result has been taken."""
         with self._changed:
