@@ -12,7 +12,8 @@ Where two nodes of one path name different pages for the same block, the deeper 
 of the block's tokens up to there: whoever writes in a block has first written or copied what comes
 before. So a path's block table takes each block from the deepest node that names it.
 
-Nodes that a running request needs are *held*, with all nodes above them; only the others can go.
+Nodes that a running request or a move between tiers needs are *held*, with all nodes above them, and
+snapshots that are being copied are *pinned*; only the others can go. To *guard* a snapshot is both.
 """
 
 from __future__ import annotations
@@ -53,6 +54,12 @@ class PrefixIndex:
         pool: whose pages the nodes name.
         block_size: tokens of a block, one page each.
         match_unit: tokens of a unit.
+
+    Attributes:
+        root: the node of no tokens.
+        num_state_pages: pages of cached snapshots.
+        num_kv_pages: pages of cached KV.
+        num_by_reason: cached snapshots by why they were left.
     """
 
     def __init__(self, pool: PagePool, block_size: int, match_unit: int) -> None:
@@ -62,10 +69,12 @@ class PrefixIndex:
         self.root = Node(b"", None, 0, ())
         self._nodes: dict[bytes, Node] = {}
         self._snapshots: dict[Node, Snapshot] = {}
-        # Leaves without a snapshot that nobody holds: nothing can resume there, so they go first.
+        # Leaves without a snapshot that nobody holds ("bare"): nothing can resume there, so they go first.
         self._bare: dict[Node, None] = {}
         self.num_state_pages = 0
         self.num_kv_pages = 0
+        # Counted here, because the engine reports it after every step and there may be very many.
+        self.num_by_reason = dict.fromkeys(Reason, 0)
 
     def __len__(self) -> int:
         """Nodes, the root not counted."""
@@ -222,6 +231,7 @@ class PrefixIndex:
         snapshot.before = before
         self._pool.share(snapshot.pages)
         self.num_state_pages += len(snapshot.pages)
+        self.num_by_reason[reason] += 1
         node.snapshot = self._snapshots[node] = snapshot
         self._bare.pop(node, None)
         self.measure(snapshot)
@@ -250,7 +260,7 @@ class PrefixIndex:
     # -- holding --------------------------------------------------------------------------------
 
     def hold(self, node: Node) -> None:
-        """Guard a path from eviction: `node` and all above it. Holds add up."""
+        """Keep a path from eviction: `node` and all above it. Holds add up."""
         self._bare.pop(node, None)  # those above are no leaves
         pages: list[int] = []
         for step in node.up():
@@ -272,7 +282,7 @@ class PrefixIndex:
         self._note_bare(node)
 
     def pin(self, snapshot: Snapshot) -> None:
-        """Guard a snapshot until its copy has run."""
+        """Keep a snapshot until its copy has run. Pins add up."""
         snapshot.pins += 1
         self._pool.hold(snapshot.pages)
 
@@ -280,6 +290,16 @@ class PrefixIndex:
         """Take a `pin` back."""
         snapshot.pins -= 1
         self._pool.unhold(snapshot.pages)
+
+    def guard(self, snapshot: Snapshot) -> None:
+        """Keep a snapshot and the KV of its path, so that both can be copied."""
+        self.hold(snapshot.node)
+        self.pin(snapshot)
+
+    def unguard(self, snapshot: Snapshot) -> None:
+        """Take a `guard` back."""
+        self.unpin(snapshot)
+        self.unhold(snapshot.node)
 
     # -- shrinking ------------------------------------------------------------------------------
 
@@ -291,6 +311,7 @@ class PrefixIndex:
         node.snapshot = None
         del self._snapshots[node]
         self.num_state_pages -= len(snapshot.pages)
+        self.num_by_reason[snapshot.reason] -= 1
         self._pool.drop(snapshot.pages)
         self._note_bare(node)
 
@@ -360,6 +381,9 @@ class PrefixIndex:
             holds.update(dict.fromkeys(snapshot.pages, snapshot.pins))
         if self.num_state_pages != sum(len(snapshot.pages) for snapshot in self._snapshots.values()):
             raise InvariantError("the number of state pages is wrong")
+        by_reason = Counter(snapshot.reason for snapshot in self._snapshots.values())
+        if by_reason != Counter(self.num_by_reason):
+            raise InvariantError(f"snapshots are {by_reason}, the counts say {self.num_by_reason}")
         for page in range(self._pool.num_pages):
             counted = (references[page], holds[page])
             if counted != (self._pool.references(page), self._pool.holds(page)):

@@ -97,6 +97,11 @@ class Snapshot:
         return f"Snapshot({self.reason.value} at {self.node.position}, {self.hits} hits)"
 
     @property
+    def stands(self) -> bool:
+        """Whether it is still cached."""
+        return self.node.snapshot is self
+
+    @property
     def position(self) -> int:
         """Tokens that the state has seen."""
         return self.node.position

@@ -7,7 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from milepost.errors import InvariantError
-from milepost.memory.pool import Lease, PagePool, PageState
+from milepost.memory.page_states import PageState
+from milepost.memory.pool import Lease, PagePool
 from milepost.memory.tables import SequencePages
 from tests.scheduler.harness import SmallLayout
 

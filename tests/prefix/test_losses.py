@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from milepost.prefix.explain import nothing_cached
+import pytest
+
+from milepost.errors import ConfigError
 from milepost.prefix.reports import Loss
 from tests.scheduler.harness import World, cache_config, prompt_of, request
 
@@ -119,14 +121,13 @@ def test_what_is_cached_and_in_the_way() -> None:
     assert all(not update.usage.cached_tokens for update in world.finished.values())
 
 
-def test_without_a_cache_everything_is_unseen() -> None:
+def test_without_a_cache_there_is_nothing_to_explain_or_to_reset() -> None:
     world = World()
-    explanation = world.scheduler.explain(PROMPT)
-    assert explanation == nothing_cached(10)
-    assert explanation.losses == {"unseen": 9, "cap": 1}
-    assert nothing_cached(1).losses == {"cap": 1}
     assert world.scheduler.cache_stats() is None
-    assert world.scheduler.reset_cache() == 0
+    with pytest.raises(ConfigError, match="prefix cache is off"):
+        world.scheduler.explain(PROMPT)
+    with pytest.raises(ConfigError, match="prefix cache is off"):
+        world.scheduler.reset_cache()
 
 
 def test_an_explanation_shows_the_path_and_changes_nothing() -> None:

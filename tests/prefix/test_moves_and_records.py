@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
-from milepost.memory.pool import PageState
+from milepost.memory.page_states import PageState
 from milepost.prefix.disk_records import encode_record, recover_entries
 from milepost.prefix.moves import Move, plan_move
 from milepost.prefix.plan import Reason
@@ -21,9 +23,8 @@ class Entry(msgspec.Struct):
     pages: list[int]
 
 
-def pair(block_size: int = 4, match_unit: int = 4) -> tuple[Shelf, Shelf]:
-    source, target = (Shelf(block_size=block_size, match_unit=match_unit) for _ in range(2))
-    return source, target
+def pair(**options: Any) -> tuple[Shelf, Shelf]:
+    return Shelf(**options), Shelf(**options)
 
 
 def plan(source: Shelf, target: Shelf, tokens: tuple[int, ...]) -> Move | None:
@@ -40,8 +41,8 @@ def stored(source: Shelf, target: Shelf, tokens: tuple[int, ...]) -> Entry:
     return entry
 
 
-def recovered(*entries: Entry, block_size: int = 4, match_unit: int = 4) -> Shelf:
-    shelf = Shelf(block_size=block_size, match_unit=match_unit)
+def recovered(*entries: Entry, **options: Any) -> Shelf:
+    shelf = Shelf(**options)
     assert recover_entries(shelf.space(Tier.DISK), entries, 5.0) == shelf.index.num_snapshots
     shelf.check()
     return shelf
