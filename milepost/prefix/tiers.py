@@ -197,9 +197,8 @@ class Tiers:
                 self._counts[Tier.DISK]["failures"] += failed
             elif self._spill is not None and self._spill[0] == result.transfer_id:
                 self._end_spill(self._spill[1], failed=failed)
-            elif (
-                failed
-            ):  # a copy to the host, which has been told that it is there: who knows what came of it
+            elif failed:
+                # A copy to the host, which has been told that it is there: who knows what came of it.
                 self._counts[Tier.HOST]["failures"] += 1
                 loads += self.reset()
         return loads
