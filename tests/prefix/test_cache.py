@@ -284,7 +284,7 @@ def test_tiers_are_shown_and_have_their_own_eviction() -> None:
 )
 def test_settings_that_can_not_be(changes: dict[str, object], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
-        CacheConfig(**changes)  # type: ignore[arg-type]
+        PrefixCache(CacheConfig(**changes), SmallLayout(), PagePool(8))  # type: ignore[arg-type]
 
 
 def test_a_cache_without_known_policies_is_refused() -> None:
