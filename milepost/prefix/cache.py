@@ -279,7 +279,7 @@ class PrefixCache:
             snapshot = node.snapshot
             if snapshot is None or snapshot.reason is not Reason.SPARE or planned.reason is Reason.SPARE:
                 return False
-            snapshot.reason = planned.reason  # it stands there by chance, and has a better reason now
+            self.index.give_reason(snapshot, planned.reason)  # it stood there by chance
         self._eviction.written(planned.reason)
         self.evictor.note(snapshot)
         if self.tiers is not None and self.tiers.writes_through and planned.reason in _LASTING:

@@ -237,6 +237,12 @@ class PrefixIndex:
         self.measure(snapshot)
         return snapshot
 
+    def give_reason(self, snapshot: Snapshot, reason: Reason) -> None:
+        """Let a snapshot stand for another reason from now on."""
+        self.num_by_reason[snapshot.reason] -= 1
+        self.num_by_reason[reason] += 1
+        snapshot.reason = reason
+
     def measure(self, snapshot: Snapshot) -> None:
         """Bring `gap` and `freed_pages` up to date: a walk up to the snapshot before."""
         before = snapshot.before
