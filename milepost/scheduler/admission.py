@@ -49,13 +49,13 @@ class Admission:
         fit, and its growth ends at the pool's limit.
         """
         promised: int | None = None
-        while step.budget and len(self._roster.running) < self._config.max_num_seqs:
-            sequence = self._roster.waiting.peek()
-            if sequence is None:
-                return
+        while (sequence := self._roster.waiting.peek()) is not None:
             match = self._lives.look_up(sequence)
+            # Also without a budget: who asks only when there is some comes when the leaders have passed.
             if match is not None and (self._fetches(sequence, match) or self._follows(sequence, match)):
                 continue
+            if not step.budget or len(self._roster.running) >= self._config.max_num_seqs:
+                return
             need = self._lives.need(match, self._foreseen(sequence))
             if self._roster.running and need > self._lives.num_available:
                 return
