@@ -30,6 +30,8 @@ __all__ = ["AsyncEngine", "OutputStream"]
 
 logger = logging.getLogger(__name__)
 
+_TRANSFER_SECONDS = 0.01  # how often an idle engine looks after transfers between tiers
+
 T = TypeVar("T")
 
 
@@ -266,7 +268,9 @@ class AsyncEngine:
             self._busy = False
             if self._is_idle():
                 self._idle.notify_all()
-            self._changed.wait_for(lambda: self._stopping or self._commands or self._live)
+            # What is on its way to another tier goes on without requests: the process may be killed.
+            seconds = _TRANSFER_SECONDS if self._engine.has_transfers else None
+            self._changed.wait_for(lambda: self._stopping or self._commands or self._live, seconds)
             if self._stopping:
                 return None
             commands, self._commands = self._commands, []

@@ -81,6 +81,12 @@ class Engine:
         return bool(self._live) or (self._failure is None and self._scheduler.has_transfers)
 
     @property
+    def has_transfers(self) -> bool:
+        """Whether pages are on their way to or from a tier, or wait to be: `step` lets them go on."""
+        scheduler = self._scheduler
+        return self._failure is None and (scheduler.has_transfers or scheduler.transfers_running)
+
+    @property
     def failure(self) -> str | None:
         """Why the engine takes no more requests after the executor failed, else None."""
         return self._failure
@@ -114,14 +120,16 @@ class Engine:
     def step(self) -> list[RequestOutput]:
         """Run one step; returns what it brought, at most one output a request.
 
-        An empty list is normal: a chunk of a long prompt draws nothing.
+        An empty list is normal: a chunk of a long prompt draws nothing, and when no request is alive
+        a step only looks whether transfers have ended, and begins the next ones.
         """
-        if not self.has_work:
+        if not (self.has_work or self.has_transfers):
             return []
         if self._failure is not None:
             return self._end_all(self._failure)
         try:
-            batch = self._scheduler.schedule()
+            # Without a request a batch must not wait: who steps may have better to do soon.
+            batch = self._scheduler.schedule() if self._live else self._scheduler.drain()
             if batch is None:
                 return []
             result = self._executor.run(batch)

@@ -100,12 +100,23 @@ def _open_disk(
     if options.disk_path is None:
         return None
     return DiskStore(
-        Path(options.disk_path).expanduser(),
+        _folder(options.disk_path),
         _pages_within(options.disk_bytes, layout.page_bytes, "disk_cache"),
         layout.page_bytes,
         fingerprint=_fingerprint(config, folder, options.secret),
         layout=msgspec.json.encode([type(layout).__name__, layout, options.match_unit]),
     )
+
+
+def _folder(text: str) -> Path:
+    """The disk cache's folder; a tilde is the home folder."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:
+        raise ConfigError(
+            f"disk_cache must lie in the home folder of a user whom this machine knows. Given: {text!r}. "
+            "Write the folder out."
+        ) from error
 
 
 def _pages_within(num_bytes: int, page_bytes: int, option: str) -> int:

@@ -61,6 +61,10 @@ def resolve(
         )
     max_model_len = min(asked_len, longest)
     cache = config.resolved_cache(layout.block_size)
+    if cache is not None:
+        _within_machine("host_cache", cache.host_bytes, config.host_cache)
+    if cache is not None and cache.host_bytes:
+        _within_machine("host_cache", cache.host_bytes, config.host_cache)
     return ResolvedConfig(
         dtype=config.resolved_dtype,
         kv_dtype=config.resolved_kv_dtype,
@@ -96,19 +100,24 @@ def _arena_budget(
 ) -> int:
     """Bytes that the arena may take."""
     if config.memory is not None:
-        asked, total = parse_bytes(config.memory), total_memory()
-        if asked > total:
-            raise ConfigError(
-                f"memory must be at most {total} ({format_bytes(total)}), all that this machine has. "
-                f"Given: {config.memory!r}. Choose less memory."
-            )
-        return asked
+        return _within_machine("memory", parse_bytes(config.memory), config.memory)
     available = available_memory() if available_bytes is None else available_bytes
     share = max(0, int(MEMORY_SHARE * (available - weight_bytes)))
     usable_pages = 1 + config.max_num_seqs * sequence_pages(layout, model_len - 1)
     if config.prefix_cache:
         usable_pages *= 2  # as much again for what has run before, or one sequence would leave nothing to hit
     return min(share, usable_pages * layout.page_bytes)
+
+
+def _within_machine(option: str, asked: int, given: int | str | None) -> int:
+    """`asked` bytes, if the machine has as many; tables of pages nobody can have would take real memory."""
+    total = total_memory()
+    if asked > total:
+        raise ConfigError(
+            f"{option} must be at most {total} ({format_bytes(total)}), all that this machine has. "
+            f"Given: {given!r}. Choose less memory."
+        )
+    return asked
 
 
 def _smaller_pages(config: EngineConfig) -> str:

@@ -180,6 +180,8 @@ class PrefixCache:
         self.index.hold(node)  # a second time: `base` and `end` are let go of one by one
         trail.base = trail.end = node
         trail.unit_node = self._unit_node(node)
+        # Others may have left some in between since.
+        match.snapshot.before = self.index.snapshot_before(node, trail.chain, tokens)
         self._consume(trail, match.snapshot)
         table = self.index.block_table(node)
         whole = node.position // self._layout.block_size
@@ -267,21 +269,24 @@ class PrefixCache:
         if node is None:
             parent = self._unit_at(trail, position // unit)
             node = self.index.add(key, parent, position, block_table)
-        snapshot = self.index.add_snapshot(node, pages, planned.reason, self._clock())
-        if snapshot is None:
+        before = self.index.snapshot_before(node, trail.chain, tokens)
+        snapshot = self.index.add_snapshot(node, pages, planned.reason, self._clock(), before)
+        added = snapshot is not None
+        if snapshot is not None:
+            self._counts.snapshots_written += 1
+        else:
             self._counts.snapshots_withdrawn += 1
-            return False
-        self._counts.snapshots_written += 1
+            snapshot = node.snapshot
+            if snapshot is None or snapshot.reason is not Reason.SPARE or planned.reason is Reason.SPARE:
+                return False
+            self.index.change_reason(snapshot, planned.reason)  # it stood there by chance
         self._eviction.written(planned.reason)
         self.evictor.note(snapshot)
         if self.tiers is not None and self.tiers.writes_through and planned.reason in _LASTING:
             self.tiers.demote(snapshot)
-        if trail.resumed is not None and planned.reason is not Reason.SPARE:
-            trail.resumed.continued = True
-            if trail.resumed.node.snapshot is trail.resumed:
-                self.evictor.note(trail.resumed)
-            trail.resumed = None
-        return True
+        if planned.reason is not Reason.SPARE:
+            self._continue(trail)
+        return added
 
     def distrust(self, trail: Trail) -> None:
         """A life has failed in its first step: should the snapshot that it resumed from be to blame, it goes.
@@ -394,6 +399,14 @@ class PrefixCache:
         trail.source = trail.resumed = snapshot
         partial = snapshot.position % self._layout.block_size > 0
         self._counts.copied_pages += len(snapshot.pages) + partial
+
+    def _continue(self, trail: Trail) -> None:
+        """A conversation has left a snapshot behind the one that it resumed from."""
+        if trail.resumed is not None:
+            trail.resumed.continued = True
+            if trail.resumed.node.snapshot is trail.resumed:
+                self.evictor.note(trail.resumed)
+            trail.resumed = None
 
     def _let_go(self, trail: Trail) -> None:
         self.index.unhold(trail.base)

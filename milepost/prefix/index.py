@@ -104,6 +104,9 @@ class PrefixIndex:
         deepest: Node | None = None
         node: Node | None = unit_node
         while node is not None and usable is None:
+            if node.tails is None and node.snapshot is None:  # most are such: a long prompt has many
+                node = node.parent
+                continue
             for candidate in (*self._matching_tails(node, chain, tokens), node):
                 if candidate.position > matched.position:
                     matched = candidate
@@ -137,20 +140,23 @@ class PrefixIndex:
         keys = [chain.key_at(tokens, position) for position in positions if position <= len(tokens)]
         return [tails[key] for key in keys if key in tails]
 
-    def block_table(self, node: Node) -> list[int]:
-        """The page of each block of the path to `node`, the partly filled last one included."""
+    def block_table(self, node: Node, first_block: int = 0) -> list[int]:
+        """The page of each block of the path to `node` from `first_block` on, the partly filled one included.
+
+        Costs time for these blocks alone.
+        """
         block_size = self._block_size
         table = [0] * -(-node.position // block_size)
         missing = len(table)  # the blocks from here on are known
         start = missing * block_size
         step, above = node, node.parent
-        while above is not None:  # written for speed: a long prompt has many units
+        while above is not None and missing > first_block:  # written for speed: a long prompt has many units
             if above.position < start:
                 first = above.position // block_size
                 table[first:missing] = step.pages[: missing - first]
                 missing, start = first, first * block_size
             step, above = above, above.parent
-        return table
+        return table[first_block:]
 
     def path_snapshots(self, node: Node, chain: KeyChain, tokens: Sequence[int]) -> list[Snapshot]:
         """Every snapshot on the path to `node`, ascending."""
@@ -161,6 +167,17 @@ class PrefixIndex:
             found.extend(candidate.snapshot for candidate in candidates if candidate.snapshot is not None)
             step = step.parent
         return found[::-1]
+
+    def snapshot_before(self, node: Node, chain: KeyChain, tokens: Sequence[int]) -> Snapshot | None:
+        """The deepest snapshot on the path to `node`, whose tokens begin `tokens`, that stands above it."""
+        step = node.parent
+        while step is not None:
+            if step.tails is not None or step.snapshot is not None:
+                for candidate in (*self._matching_tails(step, chain, tokens), step):
+                    if candidate.snapshot is not None and candidate.position < node.position:
+                        return candidate.snapshot
+            step = step.parent
+        return None
 
     # -- growing --------------------------------------------------------------------------------
 
@@ -191,11 +208,27 @@ class PrefixIndex:
             parent.tails[key] = node
         return node
 
-    def add_snapshot(self, node: Node, pages: Sequence[int], reason: Reason, now: float) -> Snapshot | None:
-        """Let a snapshot stand at `node`, sharing its pages; None when there is one already."""
+    def add_snapshot(
+        self,
+        node: Node,
+        pages: Sequence[int],
+        reason: Reason,
+        now: float,
+        before: Snapshot | None = None,
+    ) -> Snapshot | None:
+        """Let a snapshot stand at `node`, sharing its pages; None when there is one already.
+
+        Args:
+            node: where.
+            pages: as in a state table.
+            reason: why.
+            now: seconds.
+            before: as `snapshot_before` told; None if that is not known.
+        """
         if node.snapshot is not None:
             return None
         snapshot = Snapshot(node, tuple(pages), reason, now)
+        snapshot.before = before
         self._pool.share(snapshot.pages)
         self.num_state_pages += len(snapshot.pages)
         self.num_by_reason[reason] += 1
@@ -204,8 +237,19 @@ class PrefixIndex:
         self.measure(snapshot)
         return snapshot
 
+    def change_reason(self, snapshot: Snapshot, reason: Reason) -> None:
+        """Let a snapshot stand for another reason than it was left for."""
+        self.num_by_reason[snapshot.reason] -= 1
+        self.num_by_reason[reason] += 1
+        snapshot.reason = reason
+
     def measure(self, snapshot: Snapshot) -> None:
         """Bring `gap` and `freed_pages` up to date: a walk up to the snapshot before."""
+        before = snapshot.before
+        while before is not None and before.node.snapshot is not before:
+            before = before.before
+        snapshot.before = before
+        start = 0 if before is None else before.position
         step = node = snapshot.node
         alone = node.is_leaf and not node.holds
         alone_from = node.position  # the KV behind this position is only there for the snapshot
@@ -214,9 +258,9 @@ class PrefixIndex:
             if alone:
                 alone_from = step.position
                 alone = not step.holds and step.num_units + len(step.tails or ()) == 1
-            if step.snapshot is not None:
-                break
-        snapshot.gap = node.position - step.position
+            if step.snapshot is not None or step.position <= start:
+                break  # what `before` needs is not this one's alone
+        snapshot.gap = node.position - max(start, step.position)
         snapshot.freed_pages = len(snapshot.pages) + (node.position - alone_from) // self._block_size
 
     # -- holding --------------------------------------------------------------------------------

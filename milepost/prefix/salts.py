@@ -9,7 +9,6 @@ from milepost.prefix.keys import KeyHasher
 __all__ = ["SaltMemory"]
 
 _CAPACITY = 1 << 14
-_MANY = "\0many"  # more than one salt; no salt can be asked for under this name
 
 
 class SaltMemory:
@@ -17,7 +16,7 @@ class SaltMemory:
 
     def __init__(self, hasher: KeyHasher) -> None:
         self._hasher = hasher
-        self._salts: dict[bytes, str] = {}
+        self._salts: dict[bytes, str | None] = {}  # None: more than one
 
     def clear(self) -> None:
         """Forget everything."""
@@ -30,7 +29,7 @@ class SaltMemory:
         if not chain.full:
             return False
         known = self._salts.pop(chain.full[0], salt)
-        self._salts[chain.full[0]] = salt if known == salt else _MANY
+        self._salts[chain.full[0]] = salt if known == salt else None
         if len(self._salts) > _CAPACITY:
             del self._salts[next(iter(self._salts))]
         return known != salt

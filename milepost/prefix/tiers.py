@@ -31,6 +31,7 @@ from milepost.types import Tier, Transfer, TransferResult
 __all__ = ["LEAST_GAIN", "Tiers", "open_space"]
 
 LEAST_GAIN = 64  # tokens that a load must save; less is computed as quickly
+_FEW_SPILLS = 16  # a queue of spills that is not worth looking through
 
 
 class Tiers:
@@ -105,13 +106,16 @@ class Tiers:
         self._counts[Tier.HOST]["stores"] += 1
         if copy is not None and self._disk is not None:
             self._to_spill.append(copy)
+            if len(self._to_spill) > max(_FEW_SPILLS, 2 * self._host.index.num_snapshots):
+                # On a slow disk what was evicted since would pile up, each with its whole path.
+                self._to_spill = deque(snapshot for snapshot in self._to_spill if snapshot.stands)
             self._spill_next()
 
     def _spill_next(self) -> None:
         """Begin to write the next snapshot to disk, if none is being written."""
         while self._disk is not None and self._spill is None and self._to_spill:
             snapshot = self._to_spill.popleft()
-            if snapshot.node.snapshot is not snapshot:
+            if not snapshot.stands:
                 continue  # evicted before its turn came
             move = self._plan_guarded(self._host, self._disk, snapshot)
             if move is not None:

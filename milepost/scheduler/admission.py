@@ -62,6 +62,8 @@ class Admission:
             if promised is None:
                 # Summed only when it decides: it is the one cost that grows with those that run.
                 promised = sum(pages_of(one).lacking(self._foreseen(one)) for one in self._roster.running)
+            if self._roster.running and promised + need > self._lives.num_available:
+                return  # without a guard, which costs time for a long path and only makes it fewer
             self._lives.guard(match)
             if promised + need > self._lives.num_available:
                 if self._roster.running or self._transfers.loading:

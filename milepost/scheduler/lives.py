@@ -113,15 +113,18 @@ class Lives:
         cache, trail = self._cache, sequence.trail
         if cache is None or trail is None or end < trail.next_due:
             return ()
-        orders: list[SnapshotOrder] = []
-        for planned in cache.due(trail, sequence.num_computed, end, sequence.tokens):
+        due = cache.due(trail, sequence.num_computed, end, sequence.tokens)
+        # Spare ones take what the others leave: once ordered, they can't be evicted for them.
+        for planned in sorted(due, key=_is_spare):
             if not cache.room_for_snapshot(planned):
                 continue
             pages = pages_of(sequence).order_snapshot()
             if pages is not None:
-                orders.append(SnapshotOrder(position=planned.position, pages=pages))
                 sequence.ordered.append((planned, pages))
-        return tuple(orders)
+        sequence.ordered.sort(key=_position)
+        return tuple(
+            SnapshotOrder(position=planned.position, pages=pages) for planned, pages in sequence.ordered
+        )
 
     def take_copies(self) -> tuple[tuple[int, int], ...]:
         """The copies that the coming step must run before its rows."""
@@ -228,6 +231,14 @@ class Lives:
         cache.publish_snapshot(
             sequence.trail, sequence.tokens, planned, pages.state_table[:], pages.block_table
         )
+
+
+def _is_spare(planned: PlannedSnapshot) -> bool:
+    return planned.reason is Reason.SPARE
+
+
+def _position(order: tuple[PlannedSnapshot, tuple[int, ...]]) -> int:
+    return order[0].position
 
 
 def pages_of(sequence: Sequence) -> SequencePages:

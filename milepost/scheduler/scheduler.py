@@ -86,6 +86,11 @@ class Scheduler:
         return self._transfers.waiting
 
     @property
+    def transfers_running(self) -> bool:
+        """Whether copies to or from another tier have not ended; the coming batches tell when they have."""
+        return self._transfers.running
+
+    @property
     def limits(self) -> Limits:
         """What can be served at all; it never changes and is safe to ask from any thread."""
         return self._limits

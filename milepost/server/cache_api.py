@@ -12,8 +12,8 @@ import msgspec
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from milepost.server.endpoint import check_content_type, check_model, fields_renamed, front_of, read_fields
-from milepost.server.requests import ExplainRequest
+from milepost.server.endpoint import check_model, fields_renamed, front_of, read_fields
+from milepost.server.requests import ExplainRequest, ResetRequest
 from milepost.server.responses import CacheReset
 from milepost.server.services import Services
 
@@ -37,8 +37,8 @@ async def explain_cache(http: HttpRequest) -> Response:
 
 
 async def reset_cache(http: HttpRequest) -> Response:
-    """Drop all that is cached; requests that run go on with what they have."""
-    check_content_type(http)
+    """Drop all that is cached; requests that run go on with what they have. It takes no fields."""
+    await read_fields(http, ResetRequest, {}, may_be_empty=True)
     dropped = await front_of(http).services.engine.reset_cache()
     return Response(msgspec.json.encode(CacheReset(dropped_snapshots=dropped)), media_type="application/json")
 

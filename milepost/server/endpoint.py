@@ -20,7 +20,6 @@ from milepost.server.streaming import ClientDisconnectedError
 
 __all__ = [
     "MAX_BODY_BYTES",
-    "check_content_type",
     "check_model",
     "fields_renamed",
     "front_of",
@@ -102,16 +101,21 @@ async def read_request(http: HttpRequest, kind: type[T], harmless: HarmlessValue
     return asked
 
 
-async def read_fields(http: HttpRequest, kind: type[S], harmless: HarmlessValues) -> S:
-    """Read the fields of a body, whether or not the engine could serve anything; see `read_request`."""
+async def read_fields(
+    http: HttpRequest, kind: type[S], harmless: HarmlessValues, *, may_be_empty: bool = False
+) -> S:
+    """Read the fields of a body, whether or not the engine could serve anything; see `read_request`.
+
+    Where a body `may_be_empty` an empty one has no fields.
+    """
     try:
         body = await _read_bytes(http)
     except ClientDisconnect:
         raise ClientDisconnectedError from None
-    return read_body(body, kind, harmless)
+    return read_body(b"{}" if may_be_empty and not body else body, kind, harmless)
 
 
-def check_content_type(http: HttpRequest) -> None:
+def _check_content_type(http: HttpRequest) -> None:
     """Refuse what any web page could make a browser send.
 
     Raises:
@@ -129,7 +133,7 @@ def check_content_type(http: HttpRequest) -> None:
 
 async def _read_bytes(http: HttpRequest) -> bytes:
     """A JSON body of bounded size."""
-    check_content_type(http)
+    _check_content_type(http)
     body = bytearray()
     async for chunk in http.stream():
         body += chunk

@@ -17,6 +17,7 @@ __all__ = [
     "ChatTemplateArguments",
     "CompletionRequest",
     "ExplainRequest",
+    "ResetRequest",
     "SamplingFields",
     "StreamOptions",
 ]
@@ -213,6 +214,10 @@ class CompletionRequest(SamplingFields, frozen=True, kw_only=True):
         """The engine's form; see `SamplingFields.sampling`."""
         limit = DEFAULT_COMPLETION_TOKENS if self.max_tokens is None else self.max_tokens
         return self.sampling(max_tokens=limit, logprobs=self.logprobs)
+
+
+class ResetRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Body of ``/cache/reset``, which has no fields: a salt, say, would not limit what is dropped."""
 
 
 class ExplainRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -187,8 +188,18 @@ class DiskStore:
             self._closed = True
             self._close_files()
 
+    def _check_size(self) -> None:
+        """Refuse more pages than the whole disk has: they could never be written, and tables name each."""
+        total = shutil.disk_usage(self.path).total
+        if self.num_pages * self.page_bytes > total > 0:  # some file systems don't tell
+            raise ConfigError(
+                f"The disk cache must take at most {total} bytes ({format_bytes(total)}), all that the disk "
+                f"of {self.path} has. Given: {self.num_pages * self.page_bytes}. Give it less."
+            )
+
     def _open(self, fingerprint: bytes, layout: bytes) -> None:
         self.path.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+        self._check_size()
         self._open_fds.append(lock_file(self.path / "milepost.lock"))
         for torn in self.path.glob("milepost.*.new"):  # a process was killed while it replaced a file
             torn.unlink()

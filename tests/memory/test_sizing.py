@@ -66,6 +66,13 @@ def test_memory_that_the_machine_lacks_is_refused_at_once() -> None:
         resolve(config, SMALL, _layout(config))
 
 
+@pytest.mark.parametrize("asked", ["5000TiB", 10**30])
+def test_a_host_cache_that_the_machine_lacks_is_refused_at_once(asked: int | str) -> None:
+    config = EngineConfig(model="m", memory="16MiB", host_cache=asked)
+    with pytest.raises(ConfigError, match=rf"host_cache must be at most .* this machine has.*{asked!r}"):
+        resolve(config, SMALL, _layout(config))
+
+
 def test_a_folder_with_a_name_that_json_cannot_hold() -> None:
     config = EngineConfig(model="m\udcff", memory="16MiB")
     assert resolve(config, SMALL, _layout(config)).served_model_name == "m\ufffd"

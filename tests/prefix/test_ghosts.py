@@ -80,3 +80,10 @@ def test_salts_are_forgotten_at_once_or_the_oldest_first() -> None:
         memory.seen_elsewhere("a", (1, 2, 3, number))
     assert not memory.seen_elsewhere("a", (0, 0, 0, 0)), "16,384 others came since"
     assert memory.seen_elsewhere("b", (1, 2, 3, (1 << 14) - 1))
+
+
+def test_no_salt_passes_for_several() -> None:
+    memory = salts()
+    memory.seen_elsewhere("a", (1, 2, 3, 4))
+    memory.seen_elsewhere("b", (1, 2, 3, 4))
+    assert memory.seen_elsewhere("\0many", (1, 2, 3, 4))

@@ -275,6 +275,17 @@ def test_what_was_evicted_from_the_host_before_its_turn_is_not_spilled() -> None
     assert stack.disk.hit((*texts[1], 1)) == 0
 
 
+def test_what_was_evicted_is_not_remembered_while_a_spill_hangs() -> None:
+    stack = Stack(disk=True, host_pages=20)
+    for seed in range(100):
+        text = tokens_of(8, seed)
+        stack.arena.put(text, 8)
+        stack.give_up(text)
+        assert len(stack.tiers._to_spill) <= max(16, 2 * stack.host.index.num_snapshots + 1)
+    stack.settle()
+    assert stack.tiers.stats()[1].stores == stack.host.index.num_snapshots
+
+
 def test_the_deepest_tier_of_all_is_taken_and_every_tier_is_shown() -> None:
     stack = Stack(disk=True)
     stack.arena.put(TEXT, 4, 8, 14)

@@ -135,6 +135,9 @@ def test_a_reset_says_what_was_dropped(served: ServedEngine, cache: ScriptedCach
     assert (reply.status, json.loads(reply.body)) == (200, {"dropped_snapshots": STATS.snapshots})
     assert cache.resets == 1
     assert served.call("/cache/reset").status == 405
+    bodies: tuple[object, ...] = ({"cache_salt": "a"}, [], b"{")
+    for body in bodies:
+        assert served.call("/cache/reset", body).status == 400, "it would drop more than was asked"
     form = {"Content-Type": "application/x-www-form-urlencoded"}
     assert served.call("/cache/reset", b"", headers=form).status == 415, "what a web page could send"
     assert cache.resets == 1

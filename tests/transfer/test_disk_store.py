@@ -197,6 +197,13 @@ def test_a_place_that_can_not_be_written_is_refused_at_the_start(tmp_path: Path,
         open_store(path)
 
 
+@pytest.mark.parametrize("num_pages", [1 << 60, 10**30])
+def test_more_slots_than_the_disk_can_hold_are_refused(tmp_path: Path, num_pages: int) -> None:
+    with pytest.raises(ConfigError, match=r"must take at most \d+ bytes .*, all that the disk of .* has"):
+        open_store(tmp_path, num_pages=num_pages)
+    open_store(tmp_path).close()
+
+
 def test_no_slots_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="at least one page"):
         open_store(tmp_path, num_pages=0)
