@@ -27,7 +27,7 @@ from milepost.prefix.eviction import parse_eviction
 from milepost.prefix.evictor import Evictor
 from milepost.prefix.explain import explain, losses
 from milepost.prefix.ghosts import Ghosts
-from milepost.prefix.index import Found, PrefixIndex
+from milepost.prefix.index import PrefixIndex
 from milepost.prefix.keys import KeyHasher
 from milepost.prefix.moves import TierSpace
 from milepost.prefix.nodes import Node, Snapshot
@@ -37,6 +37,7 @@ from milepost.prefix.reports import CacheCounts, CacheStats, Explanation
 from milepost.prefix.salts import SaltMemory
 from milepost.prefix.tiers import LEAST_GAIN, Tiers, open_space
 from milepost.prefix.trail import Trail
+from milepost.prefix.tree import Found
 from milepost.types import Request, Tier
 
 __all__ = ["Match", "PrefixCache"]
@@ -205,6 +206,15 @@ class PrefixCache:
         trail.fetched = transfer_id is not None
         return transfer_id
 
+    def first_step_done(self, trail: Trail, tokens: Sequence[int], block_table: Sequence[int]) -> None:
+        """The copies of a life's beginning have run, if they were for this step."""
+        source, size = trail.source, self._layout.block_size
+        self.copied(trail)
+        if source is not None and source.position % size:
+            block = source.position // size
+            path = self.index.nodes_in_block(source.node, trail.chain, tokens)
+            self.index.rename_block(path, block, block_table[block], copied=True)
+
     def copied(self, trail: Trail) -> None:
         """The copies of a life's beginning have run."""
         if trail.source is not None:
@@ -279,7 +289,8 @@ class PrefixCache:
             snapshot = node.snapshot
             if snapshot is None or snapshot.reason is not Reason.SPARE or planned.reason is Reason.SPARE:
                 return False
-            self.index.change_reason(snapshot, planned.reason)  # it stood there by chance
+            # It stands there by chance, and has a better reason now.
+            self.index.give_reason(snapshot, planned.reason)
         self._eviction.written(planned.reason)
         self.evictor.note(snapshot)
         if self.tiers is not None and self.tiers.writes_through and planned.reason in _LASTING:

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from milepost.prefix.ghosts import Ghosts
-from milepost.prefix.index import Found, PrefixIndex
+from milepost.prefix.index import PrefixIndex
 from milepost.prefix.keys import KeyChain
 from milepost.prefix.reports import Explanation, Loss, PathSnapshot
+from milepost.prefix.tree import Found
 
 __all__ = ["explain", "losses"]
 

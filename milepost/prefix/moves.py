@@ -103,6 +103,7 @@ class Move:
         node = self.base
         for key, position in self.new_nodes:
             node = index.add(key, node, position, table)
+        self._rename_first_block()
         snapshot = index.add_snapshot(node, self.state_pages, self.reason, now, self._before())
         if snapshot is not None:
             self.target.evictor.note(snapshot)
@@ -121,6 +122,16 @@ class Move:
         assert self._lease is not None
         self.target.pool.quarantine(self._lease, self.pages)
         self._close()
+
+    def _rename_first_block(self) -> None:
+        """The block in which the path went on has one page too many now."""
+        size = self.target.block_size
+        start = self.first_block * size
+        # What a disk's earlier records name must stay, or a restart would not find them.
+        if self.steps and self.base.position > start and self.target.tier is not Tier.DISK:
+            path = [node for node in self.base.up() if node.position > start]
+            in_arena = self.target.tier is Tier.ARENA  # there, who resumes inside a block copies it
+            self.target.index.rename_block(path, self.first_block, self.kv_pages[0], copied=in_arena)
 
     def _before(self) -> Snapshot | None:
         """The target's snapshot that stands before this one, as far as the source knows."""

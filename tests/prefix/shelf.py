@@ -8,11 +8,12 @@ from milepost.memory.pool import PagePool
 from milepost.prefix.eviction import EvictionPolicy, parse_eviction
 from milepost.prefix.evictor import Evictor
 from milepost.prefix.ghosts import Ghosts
-from milepost.prefix.index import Found, PrefixIndex
+from milepost.prefix.index import PrefixIndex
 from milepost.prefix.keys import KeyChain, KeyHasher
 from milepost.prefix.moves import TierSpace
 from milepost.prefix.nodes import Node, Snapshot
 from milepost.prefix.plan import Reason
+from milepost.prefix.tree import Found
 from milepost.types import Tier
 
 SECRET = bytes(range(16))

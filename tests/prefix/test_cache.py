@@ -283,9 +283,8 @@ def test_tiers_are_shown_and_have_their_own_eviction() -> None:
     ],
 )
 def test_settings_that_can_not_be(changes: dict[str, object], says: str) -> None:
-    config = CacheConfig(**changes)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=says):
-        PrefixCache(config, SmallLayout(), PagePool(9))
+        PrefixCache(CacheConfig(**changes), SmallLayout(), PagePool(8))  # type: ignore[arg-type]
 
 
 def test_a_cache_without_known_policies_is_refused() -> None:
