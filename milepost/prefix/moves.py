@@ -128,7 +128,7 @@ class Move:
         size = self.target.block_size
         start = self.first_block * size
         # What a disk's earlier records name must stay, or a restart would not find them.
-        if self.steps and self.base.position > start and self.target.tier is not Tier.DISK:
+        if self.new_nodes and self.base.position > start and self.target.tier is not Tier.DISK:
             path = [node for node in self.base.up() if node.position > start]
             in_arena = self.target.tier is Tier.ARENA  # there, who resumes inside a block copies it
             self.target.index.rename_block(path, self.first_block, self.kv_pages[0], copied=in_arena)
