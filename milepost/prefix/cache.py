@@ -16,7 +16,6 @@ step and its result publish nothing.
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -34,7 +33,7 @@ from milepost.prefix.moves import TierSpace
 from milepost.prefix.nodes import Node, Snapshot
 from milepost.prefix.plan import PlannedSnapshot, PromptView, Reason, SnapshotPlan
 from milepost.prefix.policies import parse_policy
-from milepost.prefix.reports import CacheStats, Explanation, Loss
+from milepost.prefix.reports import CacheCounts, CacheStats, Explanation
 from milepost.prefix.salts import SaltMemory
 from milepost.prefix.tiers import LEAST_GAIN, Tiers, open_space
 from milepost.prefix.trail import Trail
@@ -108,8 +107,7 @@ class PrefixCache:
         self._salts = SaltMemory(self._hasher)
         self.evictor = Evictor(self.index, pool, self._eviction, clock, self._ghosts)
         self.tiers: Tiers | None = None
-        self._counts: Counter[str] = Counter()
-        self._losses: Counter[str] = Counter()
+        self._counts = CacheCounts()
 
     def add_tiers(self, host_pages: int, disk_pages: int = 0, *, least_gain: int = LEAST_GAIN) -> Tiers:
         """Keep what the arena gives up in host memory, and on disk if `disk_pages` fit there."""
@@ -245,7 +243,7 @@ class PrefixCache:
         spare = planned.reason is Reason.SPARE
         room = self.evictor.thin(planned.position, count) if spare else self.make_room(count)
         if not room:
-            self._counts["skipped"] += 1
+            self._counts.snapshots_skipped += 1
         return room
 
     def publish(self, trail: Trail, tokens: Sequence[int], computed: int, block_table: Sequence[int]) -> None:
@@ -284,8 +282,10 @@ class PrefixCache:
         before = self.index.snapshot_before(node, trail.chain, tokens)
         snapshot = self.index.add_snapshot(node, pages, planned.reason, self._clock(), before)
         added = snapshot is not None
-        self._counts["written" if added else "withdrawn"] += 1
-        if snapshot is None:
+        if snapshot is not None:
+            self._counts.snapshots_written += 1
+        else:
+            self._counts.snapshots_withdrawn += 1
             snapshot = node.snapshot
             if snapshot is None or snapshot.reason is not Reason.SPARE or planned.reason is Reason.SPARE:
                 return False
@@ -295,11 +295,8 @@ class PrefixCache:
         self.evictor.note(snapshot)
         if self.tiers is not None and self.tiers.writes_through and planned.reason in _LASTING:
             self.tiers.demote(snapshot)
-        if trail.resumed is not None and planned.reason is not Reason.SPARE:
-            trail.resumed.continued = True
-            if trail.resumed.node.snapshot is trail.resumed:
-                self.evictor.note(trail.resumed)
-            trail.resumed = None
+        if planned.reason is not Reason.SPARE:
+            self._continue(trail)
         return added
 
     def distrust(self, trail: Trail) -> None:
@@ -321,11 +318,11 @@ class PrefixCache:
 
     def withdrawn(self, count: int) -> None:
         """Count ordered snapshots that came to nothing: not finite, aborted or failed."""
-        self._counts["withdrawn"] += count
+        self._counts.snapshots_withdrawn += count
 
     def waited(self) -> None:
         """Count a request that waits for another one's snapshot."""
-        self._counts["waits"] += 1
+        self._counts.waits += 1
 
     # -- looking in -----------------------------------------------------------------------------
 
@@ -344,32 +341,23 @@ class PrefixCache:
         """Forget all that no running request uses; returns how many snapshots were dropped."""
         self._ghosts.clear()
         self._salts.clear()
-        self._counts["resets"] += 1
+        self._counts.resets += 1
         return self.index.clear()
 
     def stats(self) -> CacheStats:
         """Everything that is counted; costs the same however much is cached."""
-        counts = self._counts
+        index, counts = self.index, msgspec.structs.asdict(self._counts)
+        counts["losses"] = dict(self._counts.losses)  # ours go on counting
         return CacheStats(
-            state_pages=self.index.num_state_pages,
-            kv_pages=self.index.num_kv_pages,
-            snapshots=self.index.num_snapshots,
-            snapshots_by_reason={reason.value: count for reason, count in self.index.num_by_reason.items()},
-            lookups=counts["lookups"],
-            looked_up_tokens=counts["tokens"],
-            hits=counts["hits"],
-            hit_tokens=counts["hit_tokens"],
-            losses={loss.value: self._losses[loss.value] for loss in Loss},
-            waits=counts["waits"],
-            snapshots_written=counts["written"],
-            snapshots_skipped=counts["skipped"],
-            snapshots_withdrawn=counts["withdrawn"],
+            state_pages=index.num_state_pages,
+            kv_pages=index.num_kv_pages,
+            snapshots=index.num_snapshots,
+            snapshots_by_reason={reason.value: count for reason, count in index.num_by_reason.items()},
             evicted_snapshots=self.evictor.num_snapshots,
             evicted_kv_pages=self.evictor.num_kv_pages,
-            copied_pages=counts["copied_pages"],
-            resets=counts["resets"],
             page_bytes=self._layout.page_bytes,
             tiers=() if self.tiers is None else self.tiers.stats(),
+            **counts,
         )
 
     def check(self) -> None:
@@ -405,8 +393,13 @@ class PrefixCache:
             in_flight=in_flight,
             other_salt=self._salts.seen_elsewhere(trail.request.cache_salt, tokens),
         )
-        self._losses.update(lost)
-        self._counts.update(lookups=1, tokens=len(tokens), hits=int(match.hit > 0), hit_tokens=match.hit)
+        counts = self._counts
+        for cause, count in lost.items():
+            counts.losses[cause] += count
+        counts.lookups += 1
+        counts.looked_up_tokens += len(tokens)
+        counts.hits += match.hit > 0
+        counts.hit_tokens += match.hit
 
     def _consume(self, trail: Trail, snapshot: Snapshot) -> None:
         now = self._clock()
@@ -416,7 +409,15 @@ class PrefixCache:
         self.evictor.note(snapshot)
         trail.source = trail.resumed = snapshot
         partial = snapshot.position % self._layout.block_size > 0
-        self._counts["copied_pages"] += len(snapshot.pages) + partial
+        self._counts.copied_pages += len(snapshot.pages) + partial
+
+    def _continue(self, trail: Trail) -> None:
+        """A conversation has left a snapshot behind the one that it resumed from."""
+        if trail.resumed is not None:
+            trail.resumed.continued = True
+            if trail.resumed.node.snapshot is trail.resumed:
+                self.evictor.note(trail.resumed)
+            trail.resumed = None
 
     def _let_go(self, trail: Trail) -> None:
         self.index.unhold(trail.base)

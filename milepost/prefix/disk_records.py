@@ -36,14 +36,14 @@ class DiskEntry(Protocol):
 
 class _Record(msgspec.Struct, frozen=True, array_like=True):
     base: bytes
-    steps: tuple[tuple[bytes, int], ...]
+    new_nodes: tuple[tuple[bytes, int], ...]
     first_block: int
     reason: str
 
 
 def encode_record(move: Move) -> bytes:
     """The record of a move to disk."""
-    record = _Record(move.base.key, tuple(move.steps), move.first_block, move.reason.value)
+    record = _Record(move.base.key, tuple(move.new_nodes), move.first_block, move.reason.value)
     return msgspec.msgpack.encode(record)
 
 
@@ -83,7 +83,7 @@ def _recover(space: TierSpace, entry: DiskEntry, lease: Lease, unclaimed: set[in
     num_blocks = _num_blocks(space, record, base)
     table = [0] * record.first_block + list(entry.pages[:num_blocks])
     node = base
-    for key, position in record.steps:
+    for key, position in record.new_nodes:
         node = space.index.add(key, node, position, table)
     snapshot = space.index.add_snapshot(node, entry.pages[num_blocks:], reason, now)
     if snapshot is not None:
@@ -93,21 +93,21 @@ def _recover(space: TierSpace, entry: DiskEntry, lease: Lease, unclaimed: set[in
 
 
 def _num_blocks(space: TierSpace, record: _Record, base: Node) -> int:
-    if not record.steps:
+    if not record.new_nodes:
         return 0
-    return -(-record.steps[-1][1] // space.block_size) - base.position // space.block_size
+    return -(-record.new_nodes[-1][1] // space.block_size) - base.position // space.block_size
 
 
 def _fits(space: TierSpace, record: _Record, base: Node, num_pages: int) -> bool:
-    """Whether the steps follow from `base` one by one, and the pages are as many as they need."""
-    if record.steps and record.first_block != base.position // space.block_size:
+    """Whether the new nodes follow from `base` one by one, and the pages are as many as they need."""
+    if record.new_nodes and record.first_block != base.position // space.block_size:
         return False
-    if not record.steps and (base is space.index.root or base.snapshot is not None):
+    if not record.new_nodes and (base is space.index.root or base.snapshot is not None):
         return False
-    if len({key for key, _ in record.steps}) < len(record.steps):
+    if len({key for key, _ in record.new_nodes}) < len(record.new_nodes):
         return False
     last = base.position
-    for key, position in record.steps:
+    for key, position in record.new_nodes:
         known = space.index.get(key)
         if not 0 < position - last <= space.match_unit or last % space.match_unit or known is not None:
             return False

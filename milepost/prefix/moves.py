@@ -56,9 +56,9 @@ class Move:
         target: the tier it goes to.
         snapshot: the source's; the caller keeps it and its path from being evicted until the copy has run.
         base: the target's deepest node of the path, held; the path goes on from there.
-        steps: (key, position) of the nodes that the target lacks, ascending.
+        new_nodes: (key, position) of the nodes that the target lacks, ascending.
         first_block: the block at which `kv_pages` begin.
-        kv_pages: the target's pages of the blocks that `steps` overlap.
+        kv_pages: the target's pages of the blocks that `new_nodes` overlap.
         state_pages: the target's pages of the state.
         pairs: (source page, target page) of everything to be copied.
     """
@@ -69,7 +69,7 @@ class Move:
         self.snapshot = snapshot
         self.reason = snapshot.reason
         self.base = base
-        self.steps: list[tuple[bytes, int]] = []
+        self.new_nodes: list[tuple[bytes, int]] = []
         self.first_block = 0
         self.kv_pages: tuple[int, ...] = ()
         self.state_pages: tuple[int, ...] = ()
@@ -101,7 +101,7 @@ class Move:
         pool.end_receive(self._lease, self.pages)
         table = [0] * self.first_block + list(self.kv_pages)
         node = self.base
-        for key, position in self.steps:
+        for key, position in self.new_nodes:
             node = index.add(key, node, position, table)
         self._rename_first_block()
         snapshot = index.add_snapshot(node, self.state_pages, self.reason, now, self._before())
@@ -128,7 +128,7 @@ class Move:
         size = self.target.block_size
         start = self.first_block * size
         # What a disk's earlier records name must stay, or a restart would not find them.
-        if self.steps and self.base.position > start and self.target.tier is not Tier.DISK:
+        if self.new_nodes and self.base.position > start and self.target.tier is not Tier.DISK:
             path = [node for node in self.base.up() if node.position > start]
             in_arena = self.target.tier is Tier.ARENA  # there, who resumes inside a block copies it
             self.target.index.rename_block(path, self.first_block, self.kv_pages[0], copied=in_arena)
@@ -155,21 +155,21 @@ def plan_move(source: TierSpace, target: TierSpace, snapshot: Snapshot) -> Move 
     Returns:
         None when it is there already, or when there is no room.
     """
-    steps: list[tuple[bytes, int]] = []
+    new_nodes: list[tuple[bytes, int]] = []
     base = target.index.root
-    for step in snapshot.node.up():
-        known = target.index.get(step.key)
+    for node in snapshot.node.up():
+        known = target.index.get(node.key)
         if known is not None:
             base = known
             break
-        steps.append((step.key, step.position))
-    if not steps and base.snapshot is not None:
+        new_nodes.append((node.key, node.position))
+    if not new_nodes and base.snapshot is not None:
         return None
     move = Move(source, target, snapshot, base)
-    move.steps = steps[::-1]
+    move.new_nodes = new_nodes[::-1]
     target.index.hold(base)
     blocks: list[int] = []
-    if steps:
+    if new_nodes:
         move.first_block = base.position // source.block_size
         blocks = source.index.block_table(snapshot.node, move.first_block)
     if move.reserve([*blocks, *snapshot.pages], len(blocks)):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-__all__ = ["CacheStats", "Explanation", "Loss", "PathSnapshot", "TierStats"]
+__all__ = ["CacheCounts", "CacheStats", "Explanation", "Loss", "PathSnapshot", "TierStats"]
 
 
 class Loss(enum.Enum):
@@ -65,6 +65,22 @@ class TierStats(msgspec.Struct, frozen=True, kw_only=True):
     loads: int
     failures: int
     evicted_snapshots: int
+
+
+class CacheCounts(msgspec.Struct, kw_only=True):
+    """What a cache counts as it goes; the fields of `CacheStats` of the same names say what."""
+
+    lookups: int = 0
+    looked_up_tokens: int = 0
+    hits: int = 0
+    hit_tokens: int = 0
+    losses: dict[str, int] = msgspec.field(default_factory=lambda: {loss.value: 0 for loss in Loss})
+    waits: int = 0
+    snapshots_written: int = 0
+    snapshots_skipped: int = 0
+    snapshots_withdrawn: int = 0
+    copied_pages: int = 0
+    resets: int = 0
 
 
 class CacheStats(msgspec.Struct, frozen=True, kw_only=True):

@@ -78,7 +78,7 @@ def test_pages_are_received_and_published_when_the_copy_has_run() -> None:
     assert move is not None
     assert {target.pool.state_of(page) for page in move.pages} == {PageState.RECEIVING}
     assert (move.first_block, len(move.kv_pages), len(move.state_pages)) == (0, 4, 2)
-    assert [position for _, position in move.steps] == [4, 8, 12, 14]
+    assert [position for _, position in move.new_nodes] == [4, 8, 12, 14]
     assert target.hit((*TEXT, 1)) == 0
     snapshot = move.finish(3.0)
     assert snapshot is not None
