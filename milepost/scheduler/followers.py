@@ -81,6 +81,8 @@ class Followers:
         """The position of a snapshot that `leader` is about to leave and `sequence` should wait for."""
         if leader.trail is None or leader.trail.private:
             return None
+        if leader.request.priority > sequence.request.priority:
+            return None  # those in between would take the leader's turns, and so the follower's
         shared = min(shared_tokens(sequence, leader), len(sequence.tokens) - 1)
         low = max(match.hit + self._match_unit - 1, leader.num_computed)
         if shared <= low:
