@@ -245,6 +245,11 @@ class Transfer(msgspec.Struct, frozen=True, kw_only=True):
     pages: tuple[tuple[int, int], ...]
     record: bytes = b""
 
+    @property
+    def is_immediate(self) -> bool:
+        """Whether it is done before anything of its step runs, and not in the background."""
+        return self.source is Tier.ARENA and self.target is Tier.HOST
+
 
 class TransferResult(msgspec.Struct, frozen=True, kw_only=True):
     """A transfer has ended. With an `error` nothing that it wrote may be used."""

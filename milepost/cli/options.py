@@ -108,13 +108,15 @@ _ENGINE_OPTIONS = {
         "--match-unit",
         callback=_number_or_word,
         metavar="TOKENS|block",
-        help=_or_default("Tokens between prefix keys; block is a KV block's.", "match_unit"),
+        help=_or_default("How finely prompts are compared: tokens between prefix keys.", "match_unit"),
     ),
     "snapshot_policy": click.option(
         "--snapshot-policy",
         metavar="NAMES",
         help=_or_default(
-            "Where snapshots of the state stand, such as turns+branch+every(8192).", "snapshot_policy"
+            "Where snapshots of the state stand: adaptive, none, or some of turns, branch, last, "
+            "prompt-tail, every(N), budget(SIZE), joined by +.",
+            "snapshot_policy",
         ),
     ),
     "eviction": click.option(
@@ -138,7 +140,8 @@ _ENGINE_OPTIONS = {
         "--cache-key",
         metavar="HEX",
         envvar=CACHE_KEY_VARIABLE,
-        help=f"Secret behind the prefix keys; ${CACHE_KEY_VARIABLE} shows it to nobody.  "
+        help="Secret of the prefix keys, 32 to 128 digits; others can read a command line, so better set "
+        f"${CACHE_KEY_VARIABLE}.  "
         "[default: the disk cache's, else random]",
     ),
     "wait_for_leaders": click.option(

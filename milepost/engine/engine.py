@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from milepost.engine.detokenizer import Detokenizer, TokenDecoder
 from milepost.engine.executor import Executor
 from milepost.engine.reports import EngineObserver, EngineStats
-from milepost.errors import ConfigError, EngineStoppedError
+from milepost.errors import EngineStoppedError
 from milepost.prefix.reports import Explanation
 from milepost.scheduler.limits import Limits
 from milepost.scheduler.reports import TokenUpdate
@@ -189,7 +189,6 @@ class Engine:
             request_id="explain", prompt_token_ids=tuple(prompt_token_ids), cache_salt=cache_salt
         )
         self.limits.validate(prompt)
-        self._check_cache()
         return self._scheduler.explain(prompt.prompt_token_ids, cache_salt)
 
     def reset_cache(self) -> int:
@@ -201,12 +200,7 @@ class Engine:
         Raises:
             ConfigError: the prefix cache is off.
         """
-        self._check_cache()
         return self._scheduler.reset_cache()
-
-    def _check_cache(self) -> None:
-        if self._scheduler.cache_stats() is None:
-            raise ConfigError("The prefix cache is off (prefix_cache). Start the engine with it.")
 
     def _drain(self) -> None:
         """Let what is on its way to another tier arrive, so that the next process finds it, within limits."""

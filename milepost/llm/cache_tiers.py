@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from milepost import __version__
+from milepost.byte_counts import format_bytes
 from milepost.config import ResolvedCache, ResolvedConfig
 from milepost.engine.executor import Executor
 from milepost.errors import ConfigError
@@ -19,7 +20,6 @@ from milepost.prefix.config import CacheConfig
 from milepost.runtime.model_runner import ModelRunner
 from milepost.transfer.disk_store import DiskStore
 from milepost.transfer.host_store import HostStore
-from milepost.transfer.options import pages_within
 from milepost.transfer.tiered_executor import TieredExecutor
 
 __all__ = ["CacheTiers", "open_cache"]
@@ -69,7 +69,7 @@ def open_cache(config: ResolvedConfig, folder: Path, layout: TiledLayout, pool: 
         return CacheTiers()
     if not options.host_bytes:
         return CacheTiers(cache=PrefixCache(_settings(options, options.secret), layout, pool))
-    host_pages = pages_within(options.host_bytes, layout.page_bytes, "host_cache")
+    host_pages = _pages_within(options.host_bytes, layout.page_bytes, "host_cache")
     disk = _open_disk(config, options, folder, layout)
     try:
         secret = options.secret if disk is None or options.secret is not None else disk.secret
@@ -101,7 +101,7 @@ def _open_disk(
         return None
     return DiskStore(
         _folder(options.disk_path),
-        pages_within(options.disk_bytes, layout.page_bytes, "disk_cache"),
+        _pages_within(options.disk_bytes, layout.page_bytes, "disk_cache"),
         layout.page_bytes,
         fingerprint=_fingerprint(config, folder, options.secret),
         layout=msgspec.json.encode([type(layout).__name__, layout, options.match_unit]),
@@ -117,6 +117,16 @@ def _folder(text: str) -> Path:
             f"disk_cache must lie in the home folder of a user whom this machine knows. Given: {text!r}. "
             "Write the folder out."
         ) from error
+
+
+def _pages_within(num_bytes: int, page_bytes: int, option: str) -> int:
+    num_pages = num_bytes // page_bytes
+    if num_pages < 2:
+        raise ConfigError(
+            f"{option} must hold at least two pages of {format_bytes(page_bytes)}, one of them the dummy "
+            f"page: {2 * page_bytes} bytes. Given: {num_bytes} bytes. Give it more, or leave it out."
+        )
+    return num_pages
 
 
 def _fingerprint(config: ResolvedConfig, folder: Path, secret: bytes | None) -> bytes:

@@ -1,24 +1,4 @@
-"""The page pool: the one place where a page's life is decided.
-
-A page is in exactly one state, and only the moves of `TRANSITIONS` exist:
-
-    free ──▶ reserved ──▶ writing ──▶ owned ──▶ free
-               │                        │ ├───▶ cached ──▶ free        named by the prefix index
-               │                        │ └───▶ tainted ──▶ free
-               ├──▶ receiving ──▶ owned
-               │        ├──▶ tainted
-               │        └──▶ quarantined ──▶ tainted
-               └──▶ free
-
-    dummy        page 0: padding rows read and write it, no owner ever gets it
-    free         on the free list; its content means nothing
-    reserved     promised to a lease; no step may write it yet
-    writing      a step that is running writes it for the first time
-    receiving    a transfer from another tier writes it; nobody else may touch it
-    owned        written; its owner may go on writing it
-    cached       no owner any more, but somebody's content: it has references
-    quarantined  its transfer was given up and may still write it
-    tainted      its owner failed; it must be scrubbed before anyone reads it
+"""The page pool: the one place where a page's life is decided; `page_states` draws it.
 
 An owner holds its pages through a `Lease`: one life of one owner. A preempted request that comes
 back gets a new lease with a new generation number, so pages of its earlier life can't pass for
@@ -26,55 +6,20 @@ pages of this one. While a step that writes any page of a lease is running, none
 
 Owned and cached pages have two counts. *References* say how many entries of the prefix index name
 the page; an owned page with references becomes cached when its owner lets it go. *Holds* say how
-many of those entries are in use by running requests; a cached page without holds can be evicted.
+often those entries are in use, by running requests and by copies that have not run; a cached page
+without holds can be evicted.
 """
 
 from __future__ import annotations
 
-import enum
 from array import array
 from collections.abc import Iterable, Sequence
 
-import msgspec
-
 from milepost.errors import ConfigError, InvariantError
 from milepost.memory.layout import DUMMY_PAGE
+from milepost.memory.page_states import TRANSITIONS, PageCounts, PageState
 
-__all__ = ["TRANSITIONS", "Lease", "PageCounts", "PagePool", "PageState"]
-
-
-class PageState(enum.IntEnum):
-    """Where a page stands in its life; see the module's picture."""
-
-    DUMMY = 0
-    FREE = 1
-    RESERVED = 2
-    WRITING = 3
-    OWNED = 4
-    TAINTED = 5
-    CACHED = 6
-    RECEIVING = 7
-    QUARANTINED = 8
-
-
-TRANSITIONS: frozenset[tuple[PageState, PageState]] = frozenset(
-    {
-        (PageState.FREE, PageState.RESERVED),
-        (PageState.RESERVED, PageState.WRITING),
-        (PageState.RESERVED, PageState.FREE),
-        (PageState.WRITING, PageState.OWNED),
-        (PageState.OWNED, PageState.FREE),
-        (PageState.OWNED, PageState.TAINTED),
-        (PageState.OWNED, PageState.CACHED),
-        (PageState.CACHED, PageState.FREE),
-        (PageState.RESERVED, PageState.RECEIVING),
-        (PageState.RECEIVING, PageState.OWNED),
-        (PageState.RECEIVING, PageState.TAINTED),
-        (PageState.RECEIVING, PageState.QUARANTINED),
-        (PageState.QUARANTINED, PageState.TAINTED),
-        (PageState.TAINTED, PageState.FREE),
-    }
-)
+__all__ = ["Lease", "PagePool"]
 
 _LEASED = (PageState.RESERVED, PageState.WRITING, PageState.OWNED, PageState.RECEIVING)
 _RELEASABLE = (PageState.RESERVED, PageState.OWNED)
@@ -101,25 +46,6 @@ class Lease:
 
     def __repr__(self) -> str:
         return f"Lease({self.owner!r}, generation {self.generation}, {self.num_pages} pages)"
-
-
-class PageCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """How many pages are in each state. They add up to `total`, the one dummy page included."""
-
-    free: int
-    reserved: int
-    writing: int
-    owned: int
-    tainted: int
-    cached: int
-    receiving: int
-    quarantined: int
-    total: int
-
-    @property
-    def leased(self) -> int:
-        """Pages of open leases: reserved, writing, receiving or owned."""
-        return self.reserved + self.writing + self.owned + self.receiving
 
 
 class PagePool:

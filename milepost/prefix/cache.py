@@ -2,8 +2,9 @@
 
     open       a request is accepted                                  -> Trail
     look_up    what would it hit now?                                 -> Match, nothing changes
-    guard      what it would hit stays while it is weighed whether it can run
+    guard      what it would hit stays while it is weighed whether it can run; `unguard` if it can't
     begin      it runs, from its hit on                               -> whole blocks to share, page to copy
+    copied     its private copies have been made
     due        which snapshots shall the coming chunk leave?
     publish    a step has written units and snapshots: now, and only now, they are cached
     end        it runs no more: its path may be evicted
@@ -49,16 +50,22 @@ class Match(msgspec.Struct, frozen=True):
     """What a request would hit now.
 
     Attributes:
-        hit: tokens that need no computing, at most all but the last.
-        matched: tokens whose KV is cached.
-        node: where it would resume; None without a hit.
+        snapshot: what it would resume from; None to begin from nothing.
         found: the look-up itself.
     """
 
-    hit: int
-    matched: int
-    node: Node | None
+    snapshot: Snapshot | None
     found: Found
+
+    @property
+    def hit(self) -> int:
+        """Tokens that need no computing, at most all but the last."""
+        return 0 if self.snapshot is None else self.snapshot.position
+
+    @property
+    def matched(self) -> int:
+        """Tokens whose KV is cached."""
+        return self.found.matched.position
 
 
 class PrefixCache:
@@ -73,7 +80,7 @@ class PrefixCache:
         clock: seconds, for recency.
 
     Raises:
-        ConfigError: a policy that does not exist.
+        ConfigError: a policy that does not exist, or a match unit or a secret out of range.
     """
 
     def __init__(
@@ -133,25 +140,25 @@ class PrefixCache:
         """What a request with these tokens, prompt and drawn ones, would hit now."""
         trail.chain.extend(tokens)
         found = self.index.find(trail.chain, tokens)
-        node = None if trail.private else found.usable
-        return Match(0 if node is None else node.position, found.matched.position, node, found)
+        usable = None if trail.private else found.usable
+        return Match(None if usable is None else usable.snapshot, found)
 
     def guard(self, match: Match) -> None:
-        """Keep what `match` found from eviction: its path and its snapshot."""
-        if match.node is not None and match.node.snapshot is not None:
-            self.index.hold(match.node)
-            self.index.pin(match.node.snapshot)
+        """Keep what `match` found from eviction; `begin` or `unguard` follows."""
+        if match.snapshot is not None:
+            self.index.guard(match.snapshot)
 
     def unguard(self, match: Match) -> None:
         """Take a `guard` back: the request does not run after all."""
-        if match.node is not None and match.node.snapshot is not None:
-            self.index.unpin(match.node.snapshot)
-            self.index.unhold(match.node)
+        if match.snapshot is not None:
+            self.index.unguard(match.snapshot)
 
     def begin(
         self, trail: Trail, match: Match, tokens: Sequence[int], *, in_flight: int = 0
     ) -> tuple[list[int], int | None]:
         """A life begins at `match`, which is guarded: consume its snapshot, plan the snapshots to come.
+
+        The guard becomes the life's: `copied` takes its pin back, `end` its hold.
 
         Args:
             trail: of the request.
@@ -169,13 +176,15 @@ class PrefixCache:
             self._policy.observe(view)
         trail.fetched = False
         trail.follow(SnapshotPlan() if trail.private else self._policy.plan(view), match.hit)
-        node = match.node
-        if node is None or node.snapshot is None:
+        if match.snapshot is None:
             return [], None
-        self.index.hold(node)
+        node = match.snapshot.node
+        self.index.hold(node)  # a second time: `base` and `end` are let go of one by one
         trail.base = trail.end = node
         trail.unit_node = self._unit_node(node)
-        self._consume(trail, node.snapshot)
+        # Others may have left some in between since.
+        match.snapshot.before = self.index.snapshot_before(node, trail.chain, tokens)
+        self._consume(trail, match.snapshot)
         table = self.index.block_table(node)
         whole = node.position // self._layout.block_size
         return table[:whole], table[whole] if whole < len(table) else None
@@ -241,7 +250,7 @@ class PrefixCache:
         keys = trail.chain.full
         for position in range(node.position + unit, computed + 1, unit):
             node = self.index.add(keys[position // unit - 1], node, position, block_table)
-        self._guard(trail, node)
+        self._advance(trail, node)
 
     def publish_snapshot(
         self,
@@ -262,11 +271,15 @@ class PrefixCache:
         if node is None:
             parent = self._unit_at(trail, position // unit)
             node = self.index.add(key, parent, position, block_table)
-        snapshot = self.index.add_snapshot(node, pages, planned.reason, self._clock())
+        before = self.index.snapshot_before(node, trail.chain, tokens)
+        snapshot = self.index.add_snapshot(node, pages, planned.reason, self._clock(), before)
+        added = snapshot is not None
+        self._counts["written" if added else "withdrawn"] += 1
         if snapshot is None:
-            self._counts["withdrawn"] += 1
-            return False
-        self._counts["written"] += 1
+            snapshot = node.snapshot
+            if snapshot is None or snapshot.reason is not Reason.SPARE or planned.reason is Reason.SPARE:
+                return False
+            snapshot.reason = planned.reason  # it stands there by chance, and has a better reason now
         self._eviction.written(planned.reason)
         self.evictor.note(snapshot)
         if self.tiers is not None and self.tiers.writes_through and planned.reason in _LASTING:
@@ -276,7 +289,7 @@ class PrefixCache:
             if trail.resumed.node.snapshot is trail.resumed:
                 self.evictor.note(trail.resumed)
             trail.resumed = None
-        return True
+        return added
 
     def distrust(self, trail: Trail) -> None:
         """A life has failed in its first step: should the snapshot that it resumed from be to blame, it goes.
@@ -324,14 +337,13 @@ class PrefixCache:
         return self.index.clear()
 
     def stats(self) -> CacheStats:
-        """A snapshot of everything that is counted."""
-        by_reason = Counter(snapshot.reason.value for snapshot in self.index.snapshots)
+        """Everything that is counted; costs the same however much is cached."""
         counts = self._counts
         return CacheStats(
             state_pages=self.index.num_state_pages,
             kv_pages=self.index.num_kv_pages,
             snapshots=self.index.num_snapshots,
-            snapshots_by_reason={reason.value: by_reason[reason.value] for reason in Reason},
+            snapshots_by_reason={reason.value: count for reason, count in self.index.num_by_reason.items()},
             lookups=counts["lookups"],
             looked_up_tokens=counts["tokens"],
             hits=counts["hits"],
@@ -372,7 +384,7 @@ class PrefixCache:
     def _note_first_look(self, trail: Trail, match: Match, tokens: Sequence[int], in_flight: int) -> None:
         trail.first_look = False
         trail.hit = match.hit
-        trail.losses = losses(
+        lost = losses(
             self._ghosts,
             trail.chain,
             tokens,
@@ -382,7 +394,7 @@ class PrefixCache:
             in_flight=in_flight,
             other_salt=self._salts.seen_elsewhere(trail.request.cache_salt, tokens),
         )
-        self._losses.update(trail.losses)
+        self._losses.update(lost)
         self._counts.update(lookups=1, tokens=len(tokens), hits=int(match.hit > 0), hit_tokens=match.hit)
 
     def _consume(self, trail: Trail, snapshot: Snapshot) -> None:
@@ -400,7 +412,7 @@ class PrefixCache:
         self.index.unhold(trail.end)
         trail.base = trail.end = trail.unit_node = self.index.root
 
-    def _guard(self, trail: Trail, node: Node) -> None:
+    def _advance(self, trail: Trail, node: Node) -> None:
         self.index.hold(node)
         self.index.unhold(trail.end)
         trail.end = trail.unit_node = node
@@ -412,7 +424,7 @@ class PrefixCache:
 
     def _unit_at(self, trail: Trail, units: int) -> Node:
         node = self.index.get(trail.chain.full[units - 1]) if units else self.index.root
-        assert node is not None  # on the held path: published, and guarded since
+        assert node is not None  # on the held path: published, and held since
         return node
 
     def _stands(self, trail: Trail, tokens: Sequence[int], position: int) -> bool:

@@ -129,7 +129,8 @@ class Evictor:
     def _drop_spare(self, pinned: list[Snapshot], coarsest: int = _COARSEST) -> bool:
         while self._spares and self._spares[0][0] <= coarsest:
             _, _, snapshot = heapq.heappop(self._spares)
-            if not _stands(snapshot) or snapshot.hits:  # a spare that was used is listed in the heap
+            # One that was used, or has got a better reason, is listed in the heap.
+            if not snapshot.stands or snapshot.hits or snapshot.reason is not Reason.SPARE:
                 continue
             if snapshot.pins:
                 pinned.append(snapshot)
@@ -144,7 +145,7 @@ class Evictor:
             self._refresh(now)
         while self._heap:
             known, _, snapshot = heapq.heappop(self._heap)
-            if not _stands(snapshot):
+            if not snapshot.stands:
                 continue
             if snapshot.pins:
                 pinned.append(snapshot)
@@ -163,19 +164,15 @@ class Evictor:
 
     def _refresh(self, now: float) -> None:
         self._refreshed_at = now
-        standing = {id(entry[2]): entry for entry in self._heap if _stands(entry[2])}
+        standing = {id(entry[2]): entry for entry in self._heap if entry[2].stands}
         for _, _, snapshot in standing.values():
             self._index.measure(snapshot)
         self._heap = [
             (self._policy.worth(snapshot, now), serial, snapshot) for _, serial, snapshot in standing.values()
         ]
         heapq.heapify(self._heap)
-        self._spares = [entry for entry in self._spares if _stands(entry[2]) and not entry[2].hits]
+        self._spares = [entry for entry in self._spares if entry[2].stands and not entry[2].hits]
         heapq.heapify(self._spares)
-
-
-def _stands(snapshot: Snapshot) -> bool:
-    return snapshot.node.snapshot is snapshot
 
 
 def _density(position: int) -> int:

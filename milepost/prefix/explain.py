@@ -13,20 +13,7 @@ from milepost.prefix.index import Found, PrefixIndex
 from milepost.prefix.keys import KeyChain
 from milepost.prefix.reports import Explanation, Loss, PathSnapshot
 
-__all__ = ["explain", "losses", "nothing_cached"]
-
-
-def nothing_cached(num_tokens: int) -> Explanation:
-    """What there is to say about a prompt of `num_tokens` tokens when there is no cache."""
-    losses = {Loss.UNSEEN.value: num_tokens - 1} if num_tokens > 1 else {}
-    return Explanation(
-        prompt_tokens=num_tokens,
-        hit_tokens=0,
-        matched_tokens=0,
-        deepest_snapshot=0,
-        snapshots=(),
-        losses=losses | {Loss.CAP.value: 1},
-    )
+__all__ = ["explain", "losses"]
 
 
 def explain(

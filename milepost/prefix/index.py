@@ -12,7 +12,8 @@ Where two nodes of one path name different pages for the same block, the deeper 
 of the block's tokens up to there: whoever writes in a block has first written or copied what comes
 before. So a path's block table takes each block from the deepest node that names it.
 
-Nodes that a running request needs are *held*, with all nodes above them; only the others can go.
+Nodes that a running request or a move between tiers needs are *held*, with all nodes above them, and
+snapshots that are being copied are *pinned*; only the others can go. To *guard* a snapshot is both.
 """
 
 from __future__ import annotations
@@ -53,6 +54,12 @@ class PrefixIndex:
         pool: whose pages the nodes name.
         block_size: tokens of a block, one page each.
         match_unit: tokens of a unit.
+
+    Attributes:
+        root: the node of no tokens.
+        num_state_pages: pages of cached snapshots.
+        num_kv_pages: pages of cached KV.
+        num_by_reason: cached snapshots by why they were left.
     """
 
     def __init__(self, pool: PagePool, block_size: int, match_unit: int) -> None:
@@ -62,10 +69,12 @@ class PrefixIndex:
         self.root = Node(b"", None, 0, ())
         self._nodes: dict[bytes, Node] = {}
         self._snapshots: dict[Node, Snapshot] = {}
-        # Leaves without a snapshot that nobody holds: nothing can resume there, so they go first.
+        # Leaves without a snapshot that nobody holds ("bare"): nothing can resume there, so they go first.
         self._bare: dict[Node, None] = {}
         self.num_state_pages = 0
         self.num_kv_pages = 0
+        # Counted here, because the engine reports it after every step and there may be very many.
+        self.num_by_reason = dict.fromkeys(Reason, 0)
 
     def __len__(self) -> int:
         """Nodes, the root not counted."""
@@ -95,6 +104,9 @@ class PrefixIndex:
         deepest: Node | None = None
         node: Node | None = unit_node
         while node is not None and usable is None:
+            if node.tails is None and node.snapshot is None:  # most are such: a long prompt has many
+                node = node.parent
+                continue
             for candidate in (*self._matching_tails(node, chain, tokens), node):
                 if candidate.position > matched.position:
                     matched = candidate
@@ -128,20 +140,23 @@ class PrefixIndex:
         keys = [chain.key_at(tokens, position) for position in positions if position <= len(tokens)]
         return [tails[key] for key in keys if key in tails]
 
-    def block_table(self, node: Node) -> list[int]:
-        """The page of each block of the path to `node`, the partly filled last one included."""
+    def block_table(self, node: Node, first_block: int = 0) -> list[int]:
+        """The page of each block of the path to `node` from `first_block` on, the partly filled one included.
+
+        Costs time for these blocks alone.
+        """
         block_size = self._block_size
         table = [0] * -(-node.position // block_size)
         missing = len(table)  # the blocks from here on are known
         start = missing * block_size
         step, above = node, node.parent
-        while above is not None:  # written for speed: a long prompt has many units
+        while above is not None and missing > first_block:  # written for speed: a long prompt has many units
             if above.position < start:
                 first = above.position // block_size
                 table[first:missing] = step.pages[: missing - first]
                 missing, start = first, first * block_size
             step, above = above, above.parent
-        return table
+        return table[first_block:]
 
     def path_snapshots(self, node: Node, chain: KeyChain, tokens: Sequence[int]) -> list[Snapshot]:
         """Every snapshot on the path to `node`, ascending."""
@@ -152,6 +167,17 @@ class PrefixIndex:
             found.extend(candidate.snapshot for candidate in candidates if candidate.snapshot is not None)
             step = step.parent
         return found[::-1]
+
+    def snapshot_before(self, node: Node, chain: KeyChain, tokens: Sequence[int]) -> Snapshot | None:
+        """The deepest snapshot on the path to `node`, whose tokens begin `tokens`, that stands above it."""
+        step = node.parent
+        while step is not None:
+            if step.tails is not None or step.snapshot is not None:
+                for candidate in (*self._matching_tails(step, chain, tokens), step):
+                    if candidate.snapshot is not None and candidate.position < node.position:
+                        return candidate.snapshot
+            step = step.parent
+        return None
 
     # -- growing --------------------------------------------------------------------------------
 
@@ -182,13 +208,30 @@ class PrefixIndex:
             parent.tails[key] = node
         return node
 
-    def add_snapshot(self, node: Node, pages: Sequence[int], reason: Reason, now: float) -> Snapshot | None:
-        """Let a snapshot stand at `node`, sharing its pages; None when there is one already."""
+    def add_snapshot(
+        self,
+        node: Node,
+        pages: Sequence[int],
+        reason: Reason,
+        now: float,
+        before: Snapshot | None = None,
+    ) -> Snapshot | None:
+        """Let a snapshot stand at `node`, sharing its pages; None when there is one already.
+
+        Args:
+            node: where.
+            pages: as in a state table.
+            reason: why.
+            now: seconds.
+            before: as `snapshot_before` told; None if that is not known.
+        """
         if node.snapshot is not None:
             return None
         snapshot = Snapshot(node, tuple(pages), reason, now)
+        snapshot.before = before
         self._pool.share(snapshot.pages)
         self.num_state_pages += len(snapshot.pages)
+        self.num_by_reason[reason] += 1
         node.snapshot = self._snapshots[node] = snapshot
         self._bare.pop(node, None)
         self.measure(snapshot)
@@ -196,6 +239,11 @@ class PrefixIndex:
 
     def measure(self, snapshot: Snapshot) -> None:
         """Bring `gap` and `freed_pages` up to date: a walk up to the snapshot before."""
+        before = snapshot.before
+        while before is not None and before.node.snapshot is not before:
+            before = before.before
+        snapshot.before = before
+        start = 0 if before is None else before.position
         step = node = snapshot.node
         alone = node.is_leaf and not node.holds
         alone_from = node.position  # the KV behind this position is only there for the snapshot
@@ -204,15 +252,15 @@ class PrefixIndex:
             if alone:
                 alone_from = step.position
                 alone = not step.holds and step.num_units + len(step.tails or ()) == 1
-            if step.snapshot is not None:
-                break
-        snapshot.gap = node.position - step.position
+            if step.snapshot is not None or step.position <= start:
+                break  # what `before` needs is not this one's alone
+        snapshot.gap = node.position - max(start, step.position)
         snapshot.freed_pages = len(snapshot.pages) + (node.position - alone_from) // self._block_size
 
     # -- holding --------------------------------------------------------------------------------
 
     def hold(self, node: Node) -> None:
-        """Guard a path from eviction: `node` and all above it. Holds add up."""
+        """Keep a path from eviction: `node` and all above it. Holds add up."""
         self._bare.pop(node, None)  # those above are no leaves
         pages: list[int] = []
         for step in node.up():
@@ -234,7 +282,7 @@ class PrefixIndex:
         self._note_bare(node)
 
     def pin(self, snapshot: Snapshot) -> None:
-        """Guard a snapshot until its copy has run."""
+        """Keep a snapshot until its copy has run. Pins add up."""
         snapshot.pins += 1
         self._pool.hold(snapshot.pages)
 
@@ -242,6 +290,16 @@ class PrefixIndex:
         """Take a `pin` back."""
         snapshot.pins -= 1
         self._pool.unhold(snapshot.pages)
+
+    def guard(self, snapshot: Snapshot) -> None:
+        """Keep a snapshot and the KV of its path, so that both can be copied."""
+        self.hold(snapshot.node)
+        self.pin(snapshot)
+
+    def unguard(self, snapshot: Snapshot) -> None:
+        """Take a `guard` back."""
+        self.unpin(snapshot)
+        self.unhold(snapshot.node)
 
     # -- shrinking ------------------------------------------------------------------------------
 
@@ -253,6 +311,7 @@ class PrefixIndex:
         node.snapshot = None
         del self._snapshots[node]
         self.num_state_pages -= len(snapshot.pages)
+        self.num_by_reason[snapshot.reason] -= 1
         self._pool.drop(snapshot.pages)
         self._note_bare(node)
 
@@ -322,6 +381,9 @@ class PrefixIndex:
             holds.update(dict.fromkeys(snapshot.pages, snapshot.pins))
         if self.num_state_pages != sum(len(snapshot.pages) for snapshot in self._snapshots.values()):
             raise InvariantError("the number of state pages is wrong")
+        by_reason = Counter(snapshot.reason for snapshot in self._snapshots.values())
+        if by_reason != Counter(self.num_by_reason):
+            raise InvariantError(f"snapshots are {by_reason}, the counts say {self.num_by_reason}")
         for page in range(self._pool.num_pages):
             counted = (references[page], holds[page])
             if counted != (self._pool.references(page), self._pool.holds(page)):

@@ -103,7 +103,7 @@ class Move:
         node = self.base
         for key, position in self.steps:
             node = index.add(key, node, position, table)
-        snapshot = index.add_snapshot(node, self.state_pages, self.reason, now)
+        snapshot = index.add_snapshot(node, self.state_pages, self.reason, now, self._before())
         if snapshot is not None:
             self.target.evictor.note(snapshot)
         pool.release(self._lease, self.pages)
@@ -121,6 +121,16 @@ class Move:
         assert self._lease is not None
         self.target.pool.quarantine(self._lease, self.pages)
         self._close()
+
+    def _before(self) -> Snapshot | None:
+        """The target's snapshot that stands before this one, as far as the source knows."""
+        before = self.snapshot.before
+        while before is not None:
+            node = self.target.index.get(before.node.key)
+            if node is not None and node.snapshot is not None:
+                return node.snapshot
+            before = before.before
+        return None
 
     def _close(self) -> None:
         assert self._lease is not None
@@ -150,7 +160,7 @@ def plan_move(source: TierSpace, target: TierSpace, snapshot: Snapshot) -> Move 
     blocks: list[int] = []
     if steps:
         move.first_block = base.position // source.block_size
-        blocks = source.index.block_table(snapshot.node)[move.first_block :]
+        blocks = source.index.block_table(snapshot.node, move.first_block)
     if move.reserve([*blocks, *snapshot.pages], len(blocks)):
         return move
     target.index.unhold(base)

@@ -62,11 +62,14 @@ class Snapshot:
         hits: how often it was consumed.
         pins: copies of it that have not run yet; it can't be evicted before.
         continued: whether its conversation left a snapshot behind it.
+        before: the snapshot before it on its path, or one before that while it has not been measured
+            anew; None when there was none. Only tokens tell which tails lie on a path, and they aren't kept.
         gap: tokens from the snapshot before it on its path, as of the last `PrefixIndex.measure`.
         freed_pages: pages that come free with it, as of then.
     """
 
     __slots__ = (
+        "before",
         "continued",
         "freed_pages",
         "gap",
@@ -86,11 +89,17 @@ class Snapshot:
         self.hits = 0
         self.pins = 0
         self.continued = False
+        self.before: Snapshot | None = None
         self.gap = node.position
         self.freed_pages = len(pages)
 
     def __repr__(self) -> str:
         return f"Snapshot({self.reason.value} at {self.node.position}, {self.hits} hits)"
+
+    @property
+    def stands(self) -> bool:
+        """Whether it is still cached."""
+        return self.node.snapshot is self
 
     @property
     def position(self) -> int:

@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from milepost.memory.pool import PagePool, PageState
+from milepost.memory.page_states import PageState
+from milepost.memory.pool import PagePool
 from milepost.prefix.disk_records import DiskEntry, encode_record, recover_entries
 from milepost.prefix.eviction import EvictionPolicy
 from milepost.prefix.evictor import Evictor
@@ -107,16 +108,16 @@ class Tiers:
             self._to_spill.append(copy)
             if len(self._to_spill) > max(_FEW_SPILLS, 2 * self._host.index.num_snapshots):
                 # On a slow disk what was evicted since would pile up, each with its whole path.
-                self._to_spill = deque(filter(_stands, self._to_spill))
+                self._to_spill = deque(snapshot for snapshot in self._to_spill if snapshot.stands)
             self._spill_next()
 
     def _spill_next(self) -> None:
         """Begin to write the next snapshot to disk, if none is being written."""
         while self._disk is not None and self._spill is None and self._to_spill:
             snapshot = self._to_spill.popleft()
-            if not _stands(snapshot):
+            if not snapshot.stands:
                 continue  # evicted before its turn came
-            move = self._plan_kept(self._host, self._disk, snapshot)
+            move = self._plan_guarded(self._host, self._disk, snapshot)
             if move is not None:
                 self._spill = self._send(move, encode_record(move)), move
 
@@ -135,7 +136,7 @@ class Tiers:
         running = self._loading.get(snapshot.node.key)
         if running is not None:
             return running
-        move = self._plan_kept(space, self._arena, snapshot)
+        move = self._plan_guarded(space, self._arena, snapshot)
         if move is None:
             return None
         transfer_id = self._send(move)
@@ -170,7 +171,7 @@ class Tiers:
         transfers: list[Transfer] = []
         for transfer in reversed(outbox):
             pages = transfer.pages
-            if transfer.target is Tier.HOST:
+            if transfer.is_immediate:
                 free = PageState.FREE
                 pages = tuple(
                     pair
@@ -185,7 +186,9 @@ class Tiers:
     def ended(self, results: Iterable[TransferResult]) -> list[int]:
         """Take in which transfers have ended; returns the loads that ended or are given up."""
         results = tuple(results)
-        loads = self._lose_host() if any(map(self._failed_to_arrive, results)) else []
+        # First, so that nothing that was read from a lost host is published below.
+        lost = sum(result.error is not None and not self._awaits(result.transfer_id) for result in results)
+        loads = self._lose_host(lost) if lost else []
         for result in results:
             failed = result.error is not None
             if result.transfer_id in self._loads:
@@ -198,27 +201,21 @@ class Tiers:
                 self._counts[Tier.DISK]["failures"] += failed
             elif self._spill is not None and self._spill[0] == result.transfer_id:
                 self._end_spill(self._spill[1], failed=failed)
-            elif (
-                failed
-            ):  # a copy to the host, which has been told that it is there: who knows what came of it
-                self._counts[Tier.HOST]["failures"] += 1
-                loads += self.reset()
         return loads
 
-    def _failed_to_arrive(self, result: TransferResult) -> bool:
-        """Whether a copy to the host has failed, which counts as done from when it was planned."""
-        spilled = self._spill is not None and self._spill[0] == result.transfer_id
-        known = spilled or result.transfer_id in self._loads or result.transfer_id in self._given_up
-        return result.error is not None and not known
+    def _awaits(self, transfer_id: int) -> bool:
+        """Whether a transfer counts from its end on; a copy to the host does from when it was planned."""
+        spills = self._spill is not None and self._spill[0] == transfer_id
+        return spills or any(transfer_id in known for known in (self._loads, self._given_up, self._forgets))
 
-    def _lose_host(self) -> list[int]:
+    def _lose_host(self, failures: int) -> list[int]:
         """Nobody knows any more what the host holds, nor what was read from it since."""
-        self._counts[Tier.HOST]["failures"] += 1
+        self._counts[Tier.HOST]["failures"] += failures
         return self.reset()
 
     def _end_load(self, move: Move, *, failed: bool) -> None:
         self._loading.pop(move.snapshot.node.key, None)
-        _let_go(move.source, move.snapshot)
+        move.source.index.unguard(move.snapshot)
         if not failed:
             move.finish(self._clock())
             self._counts[move.source.tier]["hit_tokens"] += move.snapshot.position
@@ -231,7 +228,7 @@ class Tiers:
 
     def _end_spill(self, move: Move, *, failed: bool) -> None:
         self._spill = None
-        _let_go(move.source, move.snapshot)
+        move.source.index.unguard(move.snapshot)
         if failed:
             move.fail()
             self._counts[Tier.DISK]["failures"] += 1
@@ -245,7 +242,7 @@ class Tiers:
         move.target.pool.end_quarantine(move.pages)
         if move.target is self._disk:
             move.target.pool.take_tainted()
-        _let_go(move.source, move.snapshot)
+        move.source.index.unguard(move.snapshot)
         # A reset could not drop it while it was read.
         if move.snapshot.node.snapshot is move.snapshot and not move.snapshot.pins:
             move.source.index.drop_snapshot(move.snapshot)
@@ -266,14 +263,13 @@ class Tiers:
         return self._last_id
 
     @staticmethod
-    def _plan_kept(source: TierSpace, target: TierSpace, snapshot: Snapshot) -> Move | None:
-        """Plan a move whose source stays until `_let_go`."""
+    def _plan_guarded(source: TierSpace, target: TierSpace, snapshot: Snapshot) -> Move | None:
+        """Plan a move whose source is guarded until it has ended."""
         # Before: making room in the target may make room in the source as well.
-        source.index.hold(snapshot.node)
-        source.index.pin(snapshot)
+        source.index.guard(snapshot)
         move = plan_move(source, target, snapshot)
         if move is None:
-            _let_go(source, snapshot)
+            source.index.unguard(snapshot)
         return move
 
     # -- the rest -------------------------------------------------------------------------------
@@ -347,15 +343,6 @@ class Tiers:
             if space is not None:
                 space.pool.check()
                 space.index.check()
-
-
-def _stands(snapshot: Snapshot) -> bool:
-    return snapshot.node.snapshot is snapshot
-
-
-def _let_go(source: TierSpace, snapshot: Snapshot) -> None:
-    source.index.unpin(snapshot)
-    source.index.unhold(snapshot.node)
 
 
 def open_space(

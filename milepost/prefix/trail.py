@@ -36,7 +36,6 @@ class Trail:
         fetched: whether a load was begun for it in this life.
         first_look: whether nobody has looked this request up yet.
         hit: tokens that its first look-up saved.
-        losses: the others, by `Loss` value.
     """
 
     __slots__ = (
@@ -52,7 +51,6 @@ class Trail:
         "hit",
         "keep_last",
         "keep_output_ends",
-        "losses",
         "match_unit",
         "next_due",
         "planned_to",
@@ -77,7 +75,6 @@ class Trail:
         self.fetched = False
         self.first_look = True
         self.hit = 0
-        self.losses: dict[str, int] = {}
         self.follow(SnapshotPlan(), 0)
 
     def follow(self, plan: SnapshotPlan, start: int) -> None:

@@ -10,6 +10,7 @@ from milepost.scheduler.lives import Lives, pages_of
 from milepost.scheduler.roster import Roster
 from milepost.scheduler.sequence import Sequence
 from milepost.scheduler.step import Step
+from milepost.scheduler.transfers import Transfers
 
 __all__ = ["Admission"]
 
@@ -21,15 +22,22 @@ class Admission:
         config: the limits.
         lives: begins them.
         roster: where requests stand.
+        transfers: load what another tier has.
         cache: what they may resume from.
     """
 
     def __init__(
-        self, config: SchedulerConfig, lives: Lives, roster: Roster, cache: PrefixCache | None
+        self,
+        config: SchedulerConfig,
+        lives: Lives,
+        roster: Roster,
+        transfers: Transfers,
+        cache: PrefixCache | None,
     ) -> None:
         self._config = config
         self._lives = lives
         self._roster = roster
+        self._transfers = transfers
         self._cache = cache
 
     def plan(self, step: Step) -> None:
@@ -59,14 +67,16 @@ class Admission:
             if promised is None:
                 # Summed only when it decides: it is the one cost that grows with those that run.
                 promised = sum(pages_of(one).lacking(self._foreseen(one)) for one in self._roster.running)
+            if self._roster.running and promised + need > self._lives.num_available:
+                return  # without a guard, which costs time for a long path and only makes it fewer
             self._lives.guard(match)
             if promised + need > self._lives.num_available:
-                if self._roster.running or self._lives.pages_loading:
+                if self._roster.running or self._transfers.loading:
                     self._lives.unguard(match)
                     return
                 match = self._lives.fitting(match, len(sequence.tokens))
-            if not self._admit(sequence, match, step):
-                return
+                need = self._lives.need(match, self._foreseen(sequence))
+            self._admit(sequence, match, step)
             promised += need - pages_of(sequence).num_pages
 
     def _fetches(self, sequence: Sequence, match: Match) -> bool:
@@ -76,7 +86,7 @@ class Admission:
             and self._lives.need(match, self._foreseen(sequence)) > self._lives.num_available
         ):
             return False  # there is no room for it anyway
-        transfer_id = self._lives.fetch(sequence, match)
+        transfer_id = self._transfers.fetch(sequence, match)
         if transfer_id is None:
             return False
         self._roster.load(sequence, transfer_id)
@@ -91,7 +101,7 @@ class Admission:
         self._cache.waited()
         return True
 
-    def _admit(self, sequence: Sequence, match: Match | None, step: Step) -> bool:
+    def _admit(self, sequence: Sequence, match: Match | None, step: Step) -> None:
         """Begin the life of the first in the queue with its first chunk."""
         in_flight = 0
         if sequence.trail is not None and sequence.trail.first_look:
@@ -103,7 +113,6 @@ class Admission:
             raise InvariantError(f"{sequence.request_id!r} was admitted and lacks pages")
         self._roster.admit(sequence)
         step.take(sequence, count)
-        return True
 
     def _foreseen(self, sequence: Sequence) -> int:
         """Tokens that admission makes room for: the known ones, and headroom as far as it can be used."""

@@ -41,14 +41,16 @@ class Followers:
 
     def follow(self, sequence: Sequence, match: Match, running: Iterable[Sequence]) -> bool:
         """Let `sequence` wait for one of `running` that is about to leave a better snapshot than `match`."""
-        best: tuple[int, Sequence] | None = None
+        best: tuple[int, bool, Sequence] | None = None
         for leader in running:
-            position = self._worth_waiting_for(sequence, match, leader)
-            if position is not None and (best is None or position > best[0]):
-                best = position, leader
+            offer = self._offer(sequence, match, leader)
+            if offer is not None and (best is None or offer[0] > best[0]):
+                best = *offer, leader
         if best is None:
             return False
-        position, leader = best
+        position, is_planned, leader = best
+        if not is_planned:
+            self._ask_for(leader, position)
         self._waiting.setdefault(leader.request_id, []).append((position, sequence))
         self._leader_of[sequence.request_id] = leader.request_id
         return True
@@ -77,8 +79,8 @@ class Followers:
         leader_id = self._leader_of.pop(sequence.request_id)
         self._waiting[leader_id] = [entry for entry in self._waiting[leader_id] if entry[1] is not sequence]
 
-    def _worth_waiting_for(self, sequence: Sequence, match: Match, leader: Sequence) -> int | None:
-        """The position of a snapshot that `leader` is about to leave and `sequence` should wait for."""
+    def _offer(self, sequence: Sequence, match: Match, leader: Sequence) -> tuple[int, bool] | None:
+        """Where `leader` can leave a snapshot worth waiting for, and whether it will without being asked."""
         if leader.trail is None or leader.trail.private:
             return None
         if leader.request.priority > sequence.request.priority:
@@ -88,18 +90,17 @@ class Followers:
         if shared <= low:
             return None
         planned = leader.trail.points_between(low, shared)
-        position = planned[-1] if planned else None
-        if position is None or shared - position >= self._match_unit:
-            return self._ask_for(leader, shared) or position
-        return position
-
-    def _ask_for(self, leader: Sequence, position: int) -> int | None:
+        if planned and shared - planned[-1] < self._match_unit:
+            return planned[-1], True
         asked = self._num_junctions.get(leader.request_id, 0)
-        if asked >= _MAX_JUNCTIONS or leader.trail is None or position > leader.trail.planned_to:
-            return None
-        self._num_junctions[leader.request_id] = asked + 1
+        if asked < _MAX_JUNCTIONS and shared <= leader.trail.planned_to:
+            return shared, False
+        return (planned[-1], True) if planned else None
+
+    def _ask_for(self, leader: Sequence, position: int) -> None:
+        assert leader.trail is not None  # it made an offer
+        self._num_junctions[leader.request_id] = self._num_junctions.get(leader.request_id, 0) + 1
         leader.trail.add_point(position, Reason.JUNCTION, leader.num_computed)
-        return position
 
 
 def shared_tokens(one: Sequence, other: Sequence) -> int:

@@ -15,9 +15,8 @@ from milepost.memory.pool import PagePool
 from milepost.memory.tables import SequencePages
 from milepost.prefix.cache import Match, PrefixCache
 from milepost.prefix.plan import PlannedSnapshot, Reason
-from milepost.prefix.tiers import Tiers
 from milepost.scheduler.sequence import Sequence
-from milepost.types import RowResult, SnapshotOrder, Transfer, TransferResult
+from milepost.types import RowResult, SnapshotOrder
 
 __all__ = ["Lives", "pages_of"]
 
@@ -72,7 +71,7 @@ class Lives:
         if match is None or self.need(match, num_tokens) <= self.num_available:
             return match
         self.unguard(match)
-        return msgspec.structs.replace(match, hit=0, node=None)
+        return msgspec.structs.replace(match, snapshot=None)
 
     def begin(self, sequence: Sequence, match: Match | None, *, in_flight: int = 0) -> None:
         """Begin a life at `match`, which is guarded. Its first pages come with the first `reserve`."""
@@ -114,52 +113,18 @@ class Lives:
         cache, trail = self._cache, sequence.trail
         if cache is None or trail is None or end < trail.next_due:
             return ()
-        orders: list[SnapshotOrder] = []
-        for planned in cache.due(trail, sequence.num_computed, end, sequence.tokens):
+        due = cache.due(trail, sequence.num_computed, end, sequence.tokens)
+        # Spare ones take what the others leave: once ordered, they can't be evicted for them.
+        for planned in sorted(due, key=_is_spare):
             if not cache.room_for_snapshot(planned):
                 continue
             pages = pages_of(sequence).order_snapshot()
             if pages is not None:
-                orders.append(SnapshotOrder(position=planned.position, pages=pages))
                 sequence.ordered.append((planned, pages))
-        return tuple(orders)
-
-    @property
-    def has_transfers(self) -> bool:
-        """Whether transfers wait for the next batch."""
-        return self._tiers is not None and self._tiers.has_transfers
-
-    @property
-    def transfers_running(self) -> bool:
-        """Whether transfers have not ended yet."""
-        return self._tiers is not None and self._tiers.is_busy
-
-    @property
-    def pages_loading(self) -> bool:
-        """Whether pages of the arena wait for their content from another tier."""
-        return self._tiers is not None and self._tiers.is_loading
-
-    def fetch(self, sequence: Sequence, match: Match) -> int | None:
-        """Begin to load what another tier has beyond `match`; the transfer to wait for, or None."""
-        if self._cache is None or sequence.trail is None:
-            return None
-        return self._cache.fetch(sequence.trail, sequence.tokens, match)
-
-    def take_transfers(self) -> tuple[Transfer, ...]:
-        """The transfers that go with the coming step."""
-        return () if self._tiers is None else self._tiers.take_transfers()
-
-    def transfers_ended(self, results: tuple[TransferResult, ...]) -> list[int]:
-        """Take in which transfers have ended; returns the loads among them."""
-        return [] if self._tiers is None else self._tiers.ended(results)
-
-    def reset_tiers(self) -> list[int]:
-        """Empty the other tiers; returns the loads that are given up."""
-        return [] if self._tiers is None else self._tiers.reset()
-
-    @property
-    def _tiers(self) -> Tiers | None:
-        return None if self._cache is None else self._cache.tiers
+        sequence.ordered.sort(key=_position)
+        return tuple(
+            SnapshotOrder(position=planned.position, pages=pages) for planned, pages in sequence.ordered
+        )
 
     def take_copies(self) -> tuple[tuple[int, int], ...]:
         """The copies that the coming step must run before its rows."""
@@ -266,6 +231,14 @@ class Lives:
         cache.publish_snapshot(
             sequence.trail, sequence.tokens, planned, pages.state_table[:], pages.block_table
         )
+
+
+def _is_spare(planned: PlannedSnapshot) -> bool:
+    return planned.reason is Reason.SPARE
+
+
+def _position(order: tuple[PlannedSnapshot, tuple[int, ...]]) -> int:
+    return order[0].position
 
 
 def pages_of(sequence: Sequence) -> SequencePages:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from milepost.memory.pool import PageCounts
+from milepost.memory.page_states import PageCounts
 from milepost.types import FinishReason, TokenLogprobs, Usage
 
 __all__ = ["SchedulerStats", "TokenUpdate"]

@@ -19,11 +19,10 @@ request keeps its place.
 
 from __future__ import annotations
 
-from milepost.errors import InvariantError, RequestError
+from milepost.errors import ConfigError, InvariantError, RequestError
 from milepost.memory.layout import Layout
 from milepost.memory.pool import PagePool
 from milepost.prefix.cache import PrefixCache
-from milepost.prefix.explain import nothing_cached
 from milepost.prefix.plan import Reason
 from milepost.prefix.reports import CacheStats, Explanation
 from milepost.scheduler.admission import Admission
@@ -35,9 +34,12 @@ from milepost.scheduler.results import outcomes_by_id
 from milepost.scheduler.roster import Roster
 from milepost.scheduler.sequence import Sequence
 from milepost.scheduler.step import Step
+from milepost.scheduler.transfers import Transfers
 from milepost.types import Batch, BatchResult, FinishReason, NewRequest, Request, Row, RowResult
 
 __all__ = ["Scheduler"]
+
+_NO_CACHE = "The prefix cache is off (prefix_cache). Start the engine with it."
 
 
 class Scheduler:
@@ -61,7 +63,8 @@ class Scheduler:
         self._cache = cache
         self._lives = Lives(layout, pool, cache)
         self._roster = Roster(1 if cache is None else cache.config.match_unit)
-        self._admission = Admission(config, self._lives, self._roster, cache)
+        self._transfers = Transfers(cache)
+        self._admission = Admission(config, self._lives, self._roster, self._transfers, cache)
         self._limits = Limits(config, layout, pool)
         self._step: Step | None = None
         self._released: list[str] = []
@@ -80,12 +83,12 @@ class Scheduler:
     @property
     def has_transfers(self) -> bool:
         """Whether copies to another tier wait for the next batch; they need no request to be alive."""
-        return self._lives.has_transfers
+        return self._transfers.waiting
 
     @property
     def transfers_running(self) -> bool:
         """Whether copies to or from another tier have not ended; the coming batches tell when they have."""
-        return self._lives.transfers_running
+        return self._transfers.running
 
     @property
     def limits(self) -> Limits:
@@ -130,7 +133,7 @@ class Scheduler:
         step = Step(self._config.token_budget)
         if self._plan_running(step) or not self._roster.running:
             self._admission.plan(step)
-        if not step.chunks and self._roster.alive and not self._lives.transfers_running:
+        if not step.chunks and self._roster.alive and not self._transfers.running:
             raise InvariantError(
                 f"no token could be planned: {len(self._roster.running)} running, {self._roster.num_idle} "
                 f"waiting, {self._pool.counts()}"
@@ -147,7 +150,7 @@ class Scheduler:
         """
         if self._step is not None or self._roster.alive:
             raise InvariantError("drain was called while a step runs or a request is alive")
-        if not self._lives.has_transfers and not self._lives.transfers_running:
+        if not self._transfers.waiting and not self._transfers.running:
             return None
         self._step = Step(0)
         return self._send(self._step, self._pool.take_tainted(), may_wait=False)
@@ -167,7 +170,7 @@ class Scheduler:
         # By request id, never by place: an executor may answer in any order.
         outcomes = outcomes_by_id(batch, result)
         self._step = None
-        self._roster.loaded(self._lives.transfers_ended(result.transfers))
+        self._roster.loaded(self._transfers.ended(result.transfers))
         updates: list[TokenUpdate] = []
         for row in batch.rows:
             sequence, outcome = step.sequences[row.request_id], outcomes[row.request_id]
@@ -210,7 +213,7 @@ class Scheduler:
                     self._lives.end(sequence, tainted=True)
         for sequence in [*self._roster.alive.values()]:
             self._retire(sequence, tainted=True)
-        self.reset_cache()
+        self._forget_cached()
 
     def stats(self) -> SchedulerStats:
         """A snapshot for metrics and logs."""
@@ -230,15 +233,24 @@ class Scheduler:
         return None if self._cache is None else self._cache.stats()
 
     def explain(self, prompt_token_ids: tuple[int, ...], cache_salt: str = "") -> Explanation:
-        """Why a prompt would hit what it would hit now; without a cache, that it hits nothing."""
-        if self._cache is not None:
-            return self._cache.explain(prompt_token_ids, cache_salt)
-        return nothing_cached(len(prompt_token_ids))
+        """Why a prompt would hit what it would hit now; changes nothing.
+
+        Raises:
+            ConfigError: there is no prefix cache.
+        """
+        if self._cache is None:
+            raise ConfigError(_NO_CACHE)
+        return self._cache.explain(prompt_token_ids, cache_salt)
 
     def reset_cache(self) -> int:
-        """Forget every cached prefix that no running request uses; returns how many snapshots went."""
-        self._roster.loaded(self._lives.reset_tiers())
-        return 0 if self._cache is None else self._cache.reset()
+        """Forget every cached prefix that no running request uses; returns how many snapshots went.
+
+        Raises:
+            ConfigError: there is no prefix cache.
+        """
+        if self._cache is None:
+            raise ConfigError(_NO_CACHE)
+        return self._forget_cached()
 
     def check(self) -> None:
         """Prove that pool, tables and queues agree. Costs time in proportion to all of them; for tests.
@@ -265,6 +277,10 @@ class Scheduler:
         if self._cache is not None:
             self._cache.check()
 
+    def _forget_cached(self) -> int:
+        self._roster.loaded(self._transfers.reset())
+        return 0 if self._cache is None else self._cache.reset()
+
     # -- planning -------------------------------------------------------------------------------
 
     def _plan_running(self, step: Step) -> bool:
@@ -279,7 +295,7 @@ class Scheduler:
                 index += 1
                 continue
             undisturbed = False
-            if len(self._roster.running) == 1 and self._lives.pages_loading:
+            if len(self._roster.running) == 1 and self._transfers.loading:
                 break  # what is on its way into the arena will land, and then can be evicted
             if len(self._roster.running) == 1:
                 # What it keeps cached beside its own pages is in its way.
@@ -331,8 +347,8 @@ class Scheduler:
             scrubs=scrubs,
             tail_scrubs=self._lives.take_tail_scrubs(),
             copies=self._lives.take_copies(),
-            transfers=self._lives.take_transfers(),
-            waits=may_wait and not rows and self._lives.transfers_running,
+            transfers=self._transfers.take(),
+            waits=may_wait and not rows and self._transfers.running,
         )
         self._released.clear()
         self._num_steps += 1

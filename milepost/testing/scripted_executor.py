@@ -11,7 +11,6 @@ from milepost.types import (
     Row,
     RowResult,
     SamplingParams,
-    Tier,
     TokenLogprobs,
     Transfer,
     TransferResult,
@@ -101,7 +100,7 @@ class ScriptedExecutor:
 
     def _transfer(self, batch: Batch) -> tuple[TransferResult, ...]:
         self.in_flight += batch.transfers
-        ended = [one for one in self.in_flight if not self._holds or _at_once(one)]
+        ended = [one for one in self.in_flight if not self._holds or one.is_immediate]
         if batch.waits and not ended:
             if not self.in_flight:
                 raise InvariantError(f"step {batch.step} waits for a transfer and none is on its way")
@@ -139,7 +138,3 @@ class ScriptedExecutor:
             raise ExecutionError(
                 f"the script has no token {row.num_output_tokens} for request {row.request_id!r}"
             ) from None
-
-
-def _at_once(transfer: Transfer) -> bool:
-    return (transfer.source, transfer.target) == (Tier.ARENA, Tier.HOST)

@@ -74,7 +74,7 @@ class TagTiers:
     def demote(self, transfers: Sequence[Transfer]) -> None:
         """A step begins: carry out what goes from the arena to the host, before the arena changes."""
         self._poison_host()
-        down = [transfer for transfer in transfers if _at_once(transfer)]
+        down = [transfer for transfer in transfers if transfer.is_immediate]
         written = [page for transfer in down for _, page in transfer.pages]
         if len(set(written)) != len(written):
             raise InvariantError(f"a host page is written twice in one step: {sorted(written)}")
@@ -83,7 +83,7 @@ class TagTiers:
 
     def start(self, transfers: Sequence[Transfer]) -> None:
         """Begin every other transfer."""
-        self._flights += [self._begin(transfer) for transfer in transfers if not _at_once(transfer)]
+        self._flights += [self._begin(transfer) for transfer in transfers if not transfer.is_immediate]
 
     def finish_step(self, *, waits: bool) -> tuple[TransferResult, ...]:
         """End what is due, and if nothing has ended but the step waits, what is due next.
@@ -153,7 +153,7 @@ class TagTiers:
         # The arena's page 0 is the dummy page; the other tiers have none.
         if not (tier is Tier.ARENA) <= page < len(self._memories[tier]):
             raise InvariantError(f"{_name(transfer)} names page {page} of the {tier.value}")
-        if tier is Tier.HOST and page in self._free_host and not _at_once(transfer):
+        if tier is Tier.HOST and page in self._free_host and not transfer.is_immediate:
             raise InvariantError(f"{_name(transfer)} names host page {page}, which is free")
 
     def _require_changeable(self, transfer: Transfer, page: int) -> None:
@@ -162,10 +162,6 @@ class TagTiers:
             self._arena.require_changeable(page, _name(transfer))
         elif self._memories[transfer.target][page] is Unreadable.LOADING:
             raise InvariantError(f"{_name(transfer)} writes page {page}, as another one does")
-
-
-def _at_once(transfer: Transfer) -> bool:
-    return (transfer.source, transfer.target) == (Tier.ARENA, Tier.HOST)
 
 
 def _name(transfer: Transfer) -> str:

@@ -10,7 +10,7 @@ from milepost.transfer.disk_store import DiskStore
 from milepost.transfer.host_store import HostStore
 from milepost.transfer.page_store import PageArray
 from milepost.transfer.pages_in_flight import PagesInFlight
-from milepost.transfer.tiers import Tiers
+from milepost.transfer.tier_copier import TierCopier
 from milepost.transfer.worker import TransferWorker, result_of
 from milepost.types import Batch, BatchResult, Tier, Transfer, TransferResult
 
@@ -57,8 +57,8 @@ class TieredExecutor:
         self._inner = inner
         self._host = host
         self._disk = disk
-        self._tiers = Tiers(arena, None if host is None else host.pages, disk)
-        self._worker = TransferWorker(self._tiers)
+        self._copier = TierCopier(arena, None if host is None else host.pages, disk)
+        self._worker = TransferWorker(self._copier)
         self._in_flight = PagesInFlight()
 
     def run(self, batch: Batch) -> BatchResult:
@@ -82,7 +82,7 @@ class TieredExecutor:
     def close(self) -> None:
         """End the transfers and close the tiers and `inner`. Safe to call twice."""
         ended = self._worker.close()
-        self._tiers.close()
+        self._copier.close()
         # A thread that hangs in a read still uses the files; the process's end takes them from it.
         if ended and self._disk is not None:
             self._disk.close()
@@ -93,9 +93,9 @@ class TieredExecutor:
     def _copy_to_host(self, batch: Batch) -> tuple[TransferResult, ...]:
         results = []
         for transfer in batch.transfers:
-            if _is_immediate(transfer):
+            if transfer.is_immediate:
                 self._in_flight.check_transfer(transfer)
-                results.append(result_of(self._tiers, transfer, stopped=lambda: False))
+                results.append(result_of(self._copier, transfer, stopped=lambda: False))
         return tuple(results)
 
     def _start_early(self, batch: Batch) -> list[Transfer]:
@@ -104,7 +104,7 @@ class TieredExecutor:
         busy = {*batch.scrubs, *tails, *(page for pair in batch.copies for page in pair)}
         late: list[Transfer] = []
         for transfer in batch.transfers:
-            if _is_immediate(transfer):
+            if transfer.is_immediate:
                 continue
             if busy.isdisjoint(_arena_pages(transfer)):
                 self._start(transfer)
@@ -129,10 +129,6 @@ class TieredExecutor:
         if batch.transfers or batch.waits:
             batch = msgspec.structs.replace(batch, transfers=(), waits=False)
         return self._inner.run(batch)
-
-
-def _is_immediate(transfer: Transfer) -> bool:
-    return transfer.source is Tier.ARENA and transfer.target is Tier.HOST
 
 
 def _arena_pages(transfer: Transfer) -> list[int]:

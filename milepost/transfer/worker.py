@@ -14,7 +14,7 @@ __all__ = ["Copier", "TransferWorker", "result_of"]
 
 
 class Copier(Protocol):
-    """Does one transfer in the calling thread; `Tiers` is one."""
+    """Does one transfer in the calling thread; `TierCopier` is one."""
 
     def copy(self, transfer: Transfer, stopped: Stopped) -> None:
         """Copy, or raise: then nothing that was written may be used."""
@@ -51,12 +51,6 @@ class TransferWorker:
         self._closed = False
         self._thread = threading.Thread(target=self._work, name="milepost-transfers", daemon=True)
         self._thread.start()
-
-    @property
-    def num_unfinished(self) -> int:
-        """Started transfers whose results have not been taken."""
-        with self._changed:
-            return len(self._queue) + (self._current is not None) + len(self._ended)
 
     def start(self, transfer: Transfer) -> None:
         """Queue a transfer; its pages are the worker's until its result has been taken."""

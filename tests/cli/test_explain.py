@@ -15,6 +15,7 @@ import pytest
 
 from milepost.cli.app import run
 from milepost.cli.explain import CAUSES
+from milepost.errors import ConfigError
 from milepost.prefix.reports import Explanation, Loss
 from tests.engine.scripted_cache import EXPLANATION, ScriptedCache
 from tests.server.scripted_server import ServedEngine, serving
@@ -147,7 +148,7 @@ def test_what_goes_wrong_is_one_line(
 def test_a_server_without_a_cache_says_so(
     server: ServedEngine, cache: ScriptedCache, capsys: Capture
 ) -> None:
-    cache.off = True
+    cache.error = ConfigError("The prefix cache is off.")
     assert run(["explain", "--url", server.url, "--prompt", "a"]) == 2
     assert "prefix cache is off" in capsys.readouterr().err
 

@@ -132,7 +132,7 @@ def test_the_cold_answers(shipped: Shipped, cold: Tokens, setting: Setting) -> N
         assert stats.evicted_snapshots or setting.policy == "none"
     if setting.host:
         assert stats.tiers[0].loads > 0
-    if setting.preempt:
+    if setting.preempt and not setting.host:  # who runs beside whom hangs on when loads end
         assert engine.scheduler.stats().preemptions > 0
     engine.check_reset()
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("threads", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_no_request_waits_for_a_compiler(threads: int) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tests.e2e.serve_after_warm_up", str(threads)],

@@ -61,7 +61,6 @@ class ScriptedCache:
     asked: list[tuple[tuple[int, ...], str]] = field(default_factory=list)
     resets: int = 0
     error: Exception | None = None
-    off: bool = False
 
     def install(self, scheduler: Scheduler) -> ScriptedCache:
         """Answer in place of `scheduler`."""
@@ -69,8 +68,8 @@ class ScriptedCache:
             setattr(scheduler, name, getattr(self, name))
         return self
 
-    def cache_stats(self) -> CacheStats | None:
-        return None if self.off else STATS
+    def cache_stats(self) -> CacheStats:
+        return STATS
 
     def explain(self, prompt_token_ids: tuple[int, ...], cache_salt: str = "") -> Explanation:
         if self.error is not None:
@@ -79,5 +78,7 @@ class ScriptedCache:
         return EXPLANATION
 
     def reset_cache(self) -> int:
+        if self.error is not None:
+            raise self.error
         self.resets += 1
         return STATS.snapshots

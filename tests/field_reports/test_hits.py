@@ -137,6 +137,34 @@ def test_r13_a_long_prompts_own_checkpoints_evict_nobody() -> None:
         assert rehearsal.serve(f"long {i} again", text(f"long {i}", 6400), 1) == 6399
 
 
+@pytest.mark.parametrize("budget", [700, 4096])
+def test_r13_a_state_that_lasts_comes_before_those_that_only_use_room(budget: int) -> None:
+    """R13: a prompt's own states that are there for lack of better use never cost another one's state.
+
+    Beside four prompts there is room for one more and for both of its lasting states, not for more.
+    """
+    need = sequence_pages(SmallLayout(block_size=16, pages_per_state=8), 1300) + 8
+    rehearsal = Rehearsal(num_pages=1 + 5 * need, token_budget=budget)
+    for i in range(5):
+        rehearsal.serve(f"{i}", text(i, 1300), 1)
+    assert [rehearsal.cache.explain(text(i, 1300)).hit_tokens for i in range(5)] == [1299] * 5
+
+
+def test_r13_a_state_that_was_left_for_want_of_better_use_may_get_a_better_one() -> None:
+    """R13: a reply that ends where a state stands already keeps it as its last one."""
+    rehearsal = Rehearsal(num_pages=4000)
+    rehearsal.serve("first", text("first", 1275), 6)
+    reasons = {one.position: one.reason for one in rehearsal.cache.index.snapshots}
+    assert reasons[1280] is Reason.LAST
+    assert reasons[1216] is Reason.SPARE
+    # All that is there because there was room goes, and this one stays.
+    stats = rehearsal.cache.stats()
+    free = rehearsal.pool.num_free + 8 * stats.snapshots_by_reason["spare"]
+    assert rehearsal.cache.make_room(free)
+    assert rehearsal.pool.num_free == free
+    assert {one.position for one in rehearsal.cache.index.snapshots} == {1274, 1280}
+
+
 def test_r16_a_hit_refreshes_the_state_it_resumes_from_and_no_other() -> None:
     """R16: a session's inner states don't stay warm with its newest one, while a colder session dies."""
     config = cache_config(match_unit=4, snapshot_policy="every(8)", eviction="lru")

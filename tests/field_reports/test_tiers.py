@@ -158,6 +158,22 @@ def test_r92_tokens_that_a_tier_saved_are_counted_once() -> None:
     assert after.tiers[0].hit_tokens >= 23
 
 
+def test_r92_a_request_that_is_preempted_is_looked_up_once_in_the_counters() -> None:
+    """R92: every life looks up anew; what is told of a request is its first."""
+    world = World(num_pages=60, token_budget=8, cache=cache_config(match_unit=4))
+    serve(world, "first", PROMPT, 1)
+    world.add(request("again", PROMPT, 6))
+    for _ in range(3):
+        world.step()
+    world.scheduler._preempt(world.scheduler._roster.running[0])
+    world.run()
+    stats = world.scheduler.cache_stats()
+    assert stats is not None
+    assert world.finished["again"].usage.num_preemptions == 1
+    assert world.finished["again"].usage.cached_tokens == 23
+    assert (stats.lookups, stats.hits, stats.hit_tokens, stats.looked_up_tokens) == (2, 1, 23, 48)
+
+
 COUNTED = ["lookups", "looked_up_tokens", "hits", "hit_tokens", "waits", "resets", "copied_pages"]
 COUNTED += ["snapshots_written", "snapshots_skipped", "snapshots_withdrawn"]
 COUNTED += ["evicted_snapshots", "evicted_kv_pages"]

@@ -227,6 +227,39 @@ def test_a_tier_too_small_for_a_page_is_refused(quiet_k3: Path) -> None:
         LLM(quiet_k3, **ENGINE, host_cache=1000)
 
 
+def test_an_engine_s_end_brings_the_cache_to_disk(quiet_k3: Path, tmp_path: Path, cold: LLM) -> None:
+    """At once, without another step after the request."""
+    options = ENGINE | {"host_cache": "16MiB", "disk_cache": f"{tmp_path / 'kept'},64MiB"}
+    prompt = f"{PROMPT} " * 5
+    with LLM(quiet_k3, **options) as llm:
+        first = llm.generate(prompt, GREEDY)[0]
+    with LLM(quiet_k3, **options) as llm:
+        stats = llm.stats().cache
+        assert stats is not None
+        assert stats.tiers[1].snapshots >= 2
+        again = llm.generate(prompt, GREEDY)[0]
+        longer = llm.generate(prompt + " and more", GREEDY)[0]
+    assert again.usage.cached_tokens == first.usage.prompt_tokens - 1
+    assert longer.usage.cached_tokens > 0
+    assert first.token_ids == again.token_ids
+    assert longer.token_ids == cold.generate(prompt + " and more", GREEDY)[0].token_ids
+
+
+def test_what_was_reset_is_not_found_after_a_restart(quiet_k3: Path, tmp_path: Path) -> None:
+    options = ENGINE | {"host_cache": "16MiB", "disk_cache": f"{tmp_path / 'kept'},64MiB"}
+    prompt = f"{PROMPT} " * 5
+    with LLM(quiet_k3, **options) as llm:
+        llm.generate(prompt, GREEDY)
+    with LLM(quiet_k3, **options) as llm:  # some is there already, some may be on its way
+        llm.generate(prompt + " and more", GREEDY)
+        llm.reset_cache()
+    with LLM(quiet_k3, **options) as llm:
+        stats = llm.stats().cache
+        assert stats is not None
+        assert [tier.snapshots for tier in stats.tiers] == [0, 0]
+        assert llm.generate(prompt, GREEDY)[0].usage.cached_tokens == 0
+
+
 def test_a_disk_in_nobodys_home_is_refused(quiet_k3: Path) -> None:
     with pytest.raises(ConfigError, match=r"home folder of a user.*Given: '~nobody-here/kept'"):
         LLM(quiet_k3, **ENGINE, host_cache="1MiB", disk_cache="~nobody-here/kept,1MiB")

@@ -16,7 +16,8 @@ from functools import partial
 from typing import NamedTuple
 
 from milepost.errors import InvariantError
-from milepost.memory.pool import Lease, PagePool, PageState
+from milepost.memory.page_states import PageState
+from milepost.memory.pool import Lease, PagePool
 
 PAGES = (1, 2)
 MOST_REFERENCES = 2

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from milepost.errors import ConfigError, InvariantError
 from milepost.memory.layout import DUMMY_PAGE
-from milepost.memory.pool import TRANSITIONS, Lease, PagePool, PageState
+from milepost.memory.page_states import TRANSITIONS, PageState
+from milepost.memory.pool import Lease, PagePool
 
 
 def reserved(pool: PagePool, count: int, owner: str = "a") -> tuple[Lease, tuple[int, ...]]:

@@ -113,7 +113,8 @@ class Shelf:
         assert parent is not None
         key = chain.key_at(tokens, position)
         node = self.index.get(key) or self.index.add(key, parent, position, table)
-        snapshot = self.index.add_snapshot(node, state, reason, self.now)
+        before = self.index.snapshot_before(node, chain, tokens)
+        snapshot = self.index.add_snapshot(node, state, reason, self.now, before)
         if snapshot is not None:
             self.evictor.note(snapshot)
         return snapshot

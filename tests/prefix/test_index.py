@@ -71,6 +71,8 @@ def test_a_table_takes_each_block_from_the_deepest_node_that_names_it(block_size
     own = len(short) // block_size
     assert table == [*first[:own], *second[own:]]
     assert len(table) == -(-len(text) // block_size)
+    for first_block in range(len(table) + 1):
+        assert shelf.index.block_table(node, first_block) == table[first_block:]
     assert shelf.index.block_table(shelf.node(short) or node) == first
 
 
@@ -227,6 +229,26 @@ def test_a_gap_reaches_to_the_snapshot_before_and_frees_what_only_this_one_needs
     shelf.index.measure(deep)
     assert deep.freed_pages == 2, "a running request keeps the KV"
     shelf.index.unhold(deep.node)
+
+
+def test_a_gap_reaches_to_a_tail_on_the_path_and_to_no_other() -> None:
+    shelf = Shelf(match_unit=8)
+    text = tokens_of(40)
+    shelf.put(text, 5, 13, 22, 40)
+    gaps = {one.position: one.gap for one in shelf.index.snapshots}
+    assert gaps == {5: 5, 13: 8, 22: 9, 40: 18}
+    fork = (*text[:20], 1, 2, 3, 4)
+    shelf.put(fork, 24)
+    assert shelf.snapshot(fork).gap == 24 - 13
+    shelf.evictor.drop(shelf.snapshot(text[:22]))
+    shelf.evictor.drop(shelf.snapshot(text[:13]))
+    for tokens, gap in ((text, 35), (fork, 19)):
+        shelf.index.measure(shelf.snapshot(tokens))
+        assert shelf.snapshot(tokens).gap == gap
+    shelf.put(text, 32)
+    shelf.index.measure(shelf.snapshot(text))
+    assert shelf.snapshot(text).gap == 8
+    assert shelf.snapshot(text[:32]).gap == 27
 
 
 def test_a_check_finds_a_page_that_the_index_does_not_name() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
-from milepost.memory.pool import PageState
+from milepost.memory.page_states import PageState
 from milepost.prefix.disk_records import encode_record, recover_entries
-from milepost.prefix.moves import Move, TierSpace, plan_move
+from milepost.prefix.moves import Move, plan_move
 from milepost.prefix.plan import Reason
 from milepost.types import Tier
 from tests.prefix.shelf import Shelf
@@ -21,7 +23,7 @@ class Entry(msgspec.Struct):
     pages: list[int]
 
 
-def pair(**options: int) -> tuple[Shelf, Shelf]:
+def pair(**options: Any) -> tuple[Shelf, Shelf]:
     return Shelf(**options), Shelf(**options)
 
 
@@ -39,15 +41,11 @@ def stored(source: Shelf, target: Shelf, tokens: tuple[int, ...]) -> Entry:
     return entry
 
 
-def recovered(*entries: Entry, **options: int) -> Shelf:
+def recovered(*entries: Entry, **options: Any) -> Shelf:
     shelf = Shelf(**options)
-    shelf.now = recover_entries(disk(shelf), entries, 5.0)
+    assert recover_entries(shelf.space(Tier.DISK), entries, 5.0) == shelf.index.num_snapshots
     shelf.check()
     return shelf
-
-
-def disk(shelf: Shelf) -> TierSpace:
-    return shelf.space(Tier.DISK)
 
 
 def empty(shelf: Shelf) -> bool:
@@ -60,6 +58,7 @@ def test_what_was_moved_is_found_there_with_its_path(block_size: int, unit: int)
     text = tokens_of(2 * max(block_size, unit) + 3)
     source.put(text, len(text) // 2, len(text))
     entries = [stored(source, target, text[: len(text) // 2]), stored(source, target, text)]
+    assert target.snapshot(text).gap == len(text) - len(text) // 2
     after = recovered(*entries, block_size=block_size, match_unit=unit)
     for shelf in (target, after):
         assert shelf.standing == [len(text) // 2, len(text)]

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from milepost.memory.pool import PagePool, PageState
+from milepost.memory.page_states import PageState
+from milepost.memory.pool import PagePool
 from milepost.prefix.cache import PrefixCache
 from milepost.prefix.index import PrefixIndex
 from milepost.prefix.keys import KeyChain, KeyHasher

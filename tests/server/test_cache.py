@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from openai import OpenAI
 
+from milepost.errors import ConfigError
 from milepost.types import MAX_SALT_CHARS, Request
 from tests.engine.scripted_cache import EXPLANATION, STATS, ScriptedCache
 from tests.server.scripted_server import END_OF_REPLY, MODEL, ServedEngine
@@ -134,7 +135,8 @@ def test_a_reset_says_what_was_dropped(served: ServedEngine, cache: ScriptedCach
     assert (reply.status, json.loads(reply.body)) == (200, {"dropped_snapshots": STATS.snapshots})
     assert cache.resets == 1
     assert served.call("/cache/reset").status == 405
-    for body in ({"cache_salt": "a"}, [], b"{"):
+    bodies: tuple[object, ...] = ({"cache_salt": "a"}, [], b"{")
+    for body in bodies:
         assert served.call("/cache/reset", body).status == 400, "it would drop more than was asked"
     form = {"Content-Type": "application/x-www-form-urlencoded"}
     assert served.call("/cache/reset", b"", headers=form).status == 415, "what a web page could send"
@@ -200,7 +202,7 @@ def test_another_model_is_not_here(served: ServedEngine, cache: ScriptedCache) -
 
 
 def test_without_a_cache_both_say_so(served: ServedEngine, cache: ScriptedCache) -> None:
-    cache.off = True
+    cache.error = ConfigError("The prefix cache is off.")
     for path, body in (("/cache/explain", {"prompt": "a"}), ("/cache/reset", {})):
         reply = served.call(path, body)
         assert reply.status == 400

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from milepost.engine.async_engine import AsyncEngine
-from milepost.memory.pool import PageCounts
+from milepost.memory.page_states import PageCounts
 from milepost.server.metrics import Metrics
 from tests.engine.harness import Setup, ask
 from tests.engine.scripted_cache import STATS, ScriptedCache
@@ -98,7 +98,6 @@ def test_the_cache_is_there_sample_by_sample() -> None:
 
 def test_a_cache_that_is_off_has_no_samples() -> None:
     setup, metrics = Setup({}), Metrics()
-    ScriptedCache(off=True).install(setup.scheduler)
     metrics.watch(setup.engine.stats)
     assert samples(metrics) == {}
 

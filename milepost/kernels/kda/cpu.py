@@ -34,8 +34,7 @@ def kda(
     plan = plan_rows(ragged, _SLAB_ELEMENTS // (heads * dim), state.snapshots)
     if plan.chunk_rows.numel() == 0:
         out = _step(q, k, v, g, beta, state, state.table, first_tile, ragged.starts == 0)
-        if state.snapshots is not None:
-            _leave_steps(state, first_tile, heads * head_tiles(state), plan)
+        _leave_steps(state, first_tile, heads * head_tiles(state), plan)
         return out.to(q.dtype)
     out = torch.empty(q.shape, dtype=state.recurrent.dtype)
     if plan.step_rows.numel():
@@ -43,8 +42,7 @@ def kda(
         fresh = ragged.starts[plan.step_rows] == 0
         table = state.table[plan.step_rows]
         out[at] = _step(q[at], k[at], v[at], g[at], beta[at], state, table, first_tile, fresh)
-        if state.snapshots is not None:
-            _leave_steps(state, first_tile, heads * head_tiles(state), plan)
+        _leave_steps(state, first_tile, heads * head_tiles(state), plan)
     _chunks(q, k, v, g, beta, state, first_tile, ragged, plan, out)
     return out.to(q.dtype)
 

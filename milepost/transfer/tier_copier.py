@@ -1,4 +1,4 @@
-"""The tiers together: one transfer between any two of them, page by page."""
+"""One transfer between any two tiers, page by page."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from milepost.errors import InvariantError
 from milepost.transfer.page_store import DiskTier, PageArray, Stopped, TransferError
 from milepost.types import Tier, Transfer
 
-__all__ = ["Tiers"]
+__all__ = ["TierCopier"]
 
 
-class Tiers:
-    """The pages of the arena, of the host and of the disk.
+class TierCopier:
+    """Copies between the pages of the arena, of the host and of the disk.
 
     Args:
         arena: [num_pages, page_bytes] uint8, a view of the arena's own memory.
