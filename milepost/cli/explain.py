@@ -33,8 +33,9 @@ CAUSES = {
     "evicted_kv": "their KV was cached and was evicted",
     "no_snapshot": "their KV is cached; the policy left no snapshot there",
     "below_unit": "the same, by less than a match unit",
-    "salt": "cached under another salt",
+    "salt": "their beginning came under another salt",
     "not_published": "another request is computing them right now",
+    "not_loaded": "in another tier; too few to be worth a load, or no room",
     "no_memory": "cached, but too little memory to resume from there",
     "cap": "the last token, which is always computed",
 }

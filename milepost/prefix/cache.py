@@ -331,11 +331,15 @@ class PrefixCache:
         chain = self._hasher.chain(salt)
         chain.extend(tokens)
         found = self.index.find(chain, tokens)
-        explanation = explain(self.index, self._ghosts, chain, tokens, found, self.config.match_unit)
-        if self.tiers is None:
-            return explanation
-        snapshots = self.tiers.path_snapshots(chain, tokens, explanation.snapshots)
-        return msgspec.structs.replace(explanation, snapshots=snapshots)
+        return explain(
+            self.index,
+            self._ghosts,
+            chain,
+            tokens,
+            found,
+            tiers=self.tiers,
+            other_salt=self._salts.seen_elsewhere(salt, tokens, note=False),
+        )
 
     def reset(self) -> int:
         """Forget all that no running request uses; returns how many snapshots were dropped."""
@@ -388,9 +392,9 @@ class PrefixCache:
             trail.chain,
             tokens,
             match.found,
-            self.config.match_unit,
             hit=match.hit,
             in_flight=in_flight,
+            in_tiers=0 if self.tiers is None else self.tiers.reach(trail.chain, tokens, match.hit)[1],
             other_salt=self._salts.seen_elsewhere(trail.request.cache_salt, tokens),
         )
         counts = self._counts

@@ -22,7 +22,7 @@ class Ghosts:
     """
 
     def __init__(self, match_unit: int, capacity: int = _CAPACITY) -> None:
-        self._match_unit = match_unit
+        self.match_unit = match_unit
         self._capacity = capacity
         # Where the deepest snapshot stood that is remembered with a unit; for KV where the unit ends.
         self._states: dict[bytes, int] = {}
@@ -57,7 +57,7 @@ class Ghosts:
         self._kv.clear()
 
     def _is_unit(self, node: Node) -> bool:
-        return node.position % self._match_unit == 0
+        return node.position % self.match_unit == 0
 
     def _remember(self, memory: dict[bytes, int], key: bytes, position: int) -> None:
         memory.pop(key, None)

@@ -20,6 +20,7 @@ class Loss(enum.Enum):
     BELOW_UNIT = "below_unit"  # the same, by less than a match unit
     SALT = "salt"  # cached under another salt
     NOT_PUBLISHED = "not_published"  # another request is computing them right now
+    NOT_LOADED = "not_loaded"  # in a tier behind the arena: too few to be worth a load, or no room for it
     NO_MEMORY = "no_memory"  # cached, and the request did not fit beside what it would have resumed from
     CAP = "cap"  # the last token, which is always computed
 
@@ -38,7 +39,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         prompt_tokens: tokens of the prompt.
-        hit_tokens: tokens that would not be computed.
+        hit_tokens: tokens that would not be computed; what a tier would load first is among them, here
+            and in the two below, as if there were room for it.
         matched_tokens: tokens whose KV is cached.
         deepest_snapshot: position of the deepest snapshot on the prompt's path, the cap ignored.
         snapshots: all snapshots on the path, ascending.

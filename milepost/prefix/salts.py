@@ -22,14 +22,16 @@ class SaltMemory:
         """Forget everything."""
         self._salts.clear()
 
-    def seen_elsewhere(self, salt: str, tokens: Sequence[int]) -> bool:
+    def seen_elsewhere(self, salt: str, tokens: Sequence[int], *, note: bool = True) -> bool:
         """Whether the prompt's first unit came under another salt before; notes that it came under this."""
         chain = self._hasher.chain()
         chain.extend(tokens[: self._hasher.match_unit])
         if not chain.full:
             return False
-        known = self._salts.pop(chain.full[0], salt)
-        self._salts[chain.full[0]] = salt if known == salt else None
-        if len(self._salts) > _CAPACITY:
-            del self._salts[next(iter(self._salts))]
+        known = self._salts.get(chain.full[0], salt)
+        if note:
+            self._salts.pop(chain.full[0], None)  # the last noted goes last
+            self._salts[chain.full[0]] = salt if known == salt else None
+            if len(self._salts) > _CAPACITY:
+                del self._salts[next(iter(self._salts))]
         return known != salt

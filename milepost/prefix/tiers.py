@@ -130,7 +130,7 @@ class Tiers:
             The transfer to wait for; None when there is nothing to load, or no room.
         """
         best = self._deepest(chain, tokens)
-        if best is None or best[1].position < hit + self._least_gain:
+        if best is None or not self._saves_enough(best[1].position, hit):
             return None
         space, snapshot = best
         running = self._loading.get(snapshot.node.key)
@@ -147,6 +147,15 @@ class Tiers:
         space.evictor.note(snapshot)
         self._counts[space.tier]["loads"] += 1
         return transfer_id
+
+    def reach(self, chain: KeyChain, tokens: Sequence[int], hit: int) -> tuple[int, int]:
+        """How deep a prompt would hit after a load, 0 if none saves enough, and how deep the tiers reach."""
+        best = self._deepest(chain, tokens)
+        position = 0 if best is None else best[1].position
+        return position if self._saves_enough(position, hit) else 0, position
+
+    def _saves_enough(self, position: int, hit: int) -> bool:
+        return position >= hit + self._least_gain
 
     def _deepest(self, chain: KeyChain, tokens: Sequence[int]) -> tuple[TierSpace, Snapshot] | None:
         best: tuple[TierSpace, Snapshot] | None = None

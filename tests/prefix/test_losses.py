@@ -6,7 +6,7 @@ import pytest
 
 from milepost.errors import ConfigError
 from milepost.prefix.reports import Loss
-from tests.scheduler.harness import World, cache_config, prompt_of, request
+from tests.scheduler.harness import TierOptions, World, cache_config, prompt_of, request
 
 PROMPT = prompt_of(10)
 
@@ -32,8 +32,8 @@ def serve(world: World, prompt: tuple[int, ...] = PROMPT, salt: str = "") -> dic
     return {cause: count - before[cause] for cause, count in losses(world).items() if count - before[cause]}
 
 
-def explained(world: World, prompt: tuple[int, ...] = PROMPT) -> dict[str, int]:
-    explanation = world.scheduler.explain(prompt)
+def explained(world: World, prompt: tuple[int, ...] = PROMPT, salt: str = "") -> dict[str, int]:
+    explanation = world.scheduler.explain(prompt, salt)
     assert explanation.hit_tokens + sum(explanation.losses.values()) == explanation.prompt_tokens
     return dict(explanation.losses)
 
@@ -88,9 +88,34 @@ def test_evicted_kv() -> None:
 def test_another_tenant_s_salt() -> None:
     world = world_of("prompt-tail")
     serve(world)
+    for _ in range(2):
+        assert explained(world, salt="tenant") == {"salt": 9, "cap": 1}
     assert serve(world, salt="tenant") == {"salt": 9, "cap": 1}
     assert serve(world, salt="tenant") == {"cap": 1}
     assert serve(world, PROMPT[:3], salt="another") == {"unseen": 2, "cap": 1}, "too short to be known"
+
+
+def test_what_follows_a_beginning_that_all_tenants_share_is_not_another_one_s() -> None:
+    world = world_of("prompt-tail+every(4)")
+    for salt in ("", "tenant"):
+        serve(world, salt=salt)
+    longer = (*PROMPT, 1, 1, 1, 1)
+    assert explained(world, longer, "tenant") == serve(world, longer, "tenant") == {"unseen": 4, "cap": 1}
+
+
+def test_a_tier_has_a_few_tokens_more_and_no_load_is_worth_it() -> None:
+    config = cache_config(match_unit=4, snapshot_policy="prompt-tail")
+    tiers = TierOptions(host_pages=100, least_gain=6)
+    world = World(num_pages=64, token_budget=16, cache=config, tiers=tiers)
+    serve(world, PROMPT[:5])
+    serve(world)
+    assert world.cache is not None
+    world.cache.make_room(world.pool.num_usable)
+    assert world.scheduler.explain(PROMPT).hit_tokens == 9
+    assert explained(world) == {"cap": 1}, "a load saves nine tokens"
+    short = (*PROMPT[:5], 1 - PROMPT[5], 0)
+    assert world.scheduler.explain(short).snapshots[-1].tier == "host"
+    assert explained(world, short) == serve(world, short) == {"not_loaded": 4, "unseen": 2, "cap": 1}
 
 
 def test_a_reset_forgets_causes_too() -> None:

@@ -134,6 +134,9 @@ def test_a_load_must_save_enough_and_find_room() -> None:
     stack.end(*stack.send())
     prompt = (*TEXT, 1)
     assert stack.fetch(prompt, hit=9) is None
+    chain = stack.arena.chain(prompt)
+    assert [stack.tiers.reach(chain, prompt, hit) for hit in (0, 8, 9)] == [(14, 14), (14, 14), (0, 14)]
+    assert stack.tiers.reach(stack.arena.chain(TEXT[:5]), TEXT[:5], 0) == (0, 0)
     assert stack.fetch(TEXT[:5]) is None
     lease = stack.arena.pool.open("running")
     stack.arena.pool.reserve(lease, stack.arena.pool.num_free - 5)
@@ -298,7 +301,7 @@ def test_the_deepest_tier_of_all_is_taken_and_every_tier_is_shown() -> None:
     stack.arena.index.drop_snapshot(stack.arena.snapshot(TEXT))
     chain = stack.arena.chain(TEXT)
     found = stack.arena.index.find(chain, TEXT)
-    near = explain(stack.arena.index, Ghosts(4), chain, TEXT, found, 4).snapshots
+    near = explain(stack.arena.index, Ghosts(4), chain, TEXT, found).snapshots
     shown = stack.tiers.path_snapshots(chain, TEXT, near)
     assert [(one.position, one.tier) for one in shown] == [(4, "arena"), (8, "host"), (14, "disk")]
     assert {one.reason for one in shown} == {Reason.TURN.value}

@@ -72,11 +72,12 @@ class TierOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     host_pages: int
     disk_pages: int = 0
+    least_gain: int = 1
     steps_of: Callable[[Transfer], int] | None = None
     error_of: Callable[[Transfer], str | None] | None = None
 
     def build(self, cache: PrefixCache) -> TagTiers:
-        tiers = cache.add_tiers(self.host_pages, self.disk_pages, least_gain=1)
+        tiers = cache.add_tiers(self.host_pages, self.disk_pages, least_gain=self.least_gain)
         return TagTiers(
             host_pages=self.host_pages,
             disk_pages=self.disk_pages,
