@@ -33,11 +33,13 @@ class CacheTiers:
         cache: what the scheduler asks; None when it is off.
         host: the host tier's pages, or None.
         disk: the disk tier's pages, or None.
+        notes: what the user should know at start, as of `ResolvedConfig.notes`.
     """
 
     cache: PrefixCache | None = None
     host: HostStore | None = None
     disk: DiskStore | None = None
+    notes: tuple[str, ...] = ()
 
     def around(self, runner: ModelRunner) -> Executor:
         """`runner`, and where there are tiers an executor around it, which also closes the stores."""
@@ -77,7 +79,9 @@ def open_cache(config: ResolvedConfig, folder: Path, layout: TiledLayout, pool: 
         tiers = cache.add_tiers(host_pages, 0 if disk is None else disk.num_pages)
         if disk is not None:
             tiers.recover(disk.recover())
-        return CacheTiers(cache=cache, host=HostStore(host_pages, layout.page_bytes), disk=disk)
+        return CacheTiers(
+            cache=cache, host=HostStore(host_pages, layout.page_bytes), disk=disk, notes=_notes(disk)
+        )
     except BaseException:
         if disk is not None:
             disk.close()
@@ -106,6 +110,16 @@ def _open_disk(
         fingerprint=_fingerprint(config, folder, options.secret),
         layout=msgspec.json.encode([type(layout).__name__, layout, options.match_unit]),
     )
+
+
+def _notes(disk: DiskStore | None) -> tuple[str, ...]:
+    if disk is None or disk.discarded is None:
+        return ()
+    note = (
+        f"The disk cache {disk.path} held what this engine can't use and begins empty: {disk.discarded}. "
+        "Give each model and set of options a folder of its own to keep both."
+    )
+    return (note,)
 
 
 def _folder(text: str) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import torch
 
 from milepost.chat.encoding import ChatEncoding
@@ -76,6 +77,7 @@ def load_engine(
     resolved = resolve(config, spec, layout, weight_bytes=weight_bytes(spec, dtype))
     pool = PagePool(resolved.num_pages)
     tiers = open_cache(resolved, folder, layout, pool)
+    resolved = msgspec.structs.replace(resolved, notes=resolved.notes + tiers.notes)
     try:
         torch.set_num_threads(resolved.threads)
         model = load_model(folder, dtype=dtype, ops=load_ops(resolved.kernels), progress=progress)

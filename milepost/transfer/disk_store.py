@@ -297,9 +297,9 @@ def _difference(found: Header | None, ours: Header) -> str | None:
     if found is None:
         return "its journal is damaged or of another version"
     if found.fingerprint != ours.fingerprint:
-        return "it is of another model"
+        return "it is of another model, dtype, backend, cache key or version"
     if found.layout != ours.layout or found.page_bytes != ours.page_bytes:
-        return "its pages are laid out in another way"
+        return "its pages are laid out in another way (layout, block size or match unit)"
     if found.secret_digest != ours.secret_digest:
         return "its hash secret is gone"
     return None

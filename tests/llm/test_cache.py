@@ -200,10 +200,15 @@ def test_what_is_on_disk_survives_a_restart(quiet_k3: Path, tmp_path: Path, cold
             assert time.monotonic() < deadline
             llm.generate("a", GREEDY)
     with LLM(quiet_k3, **options) as llm:
+        assert llm.config.notes == ()
+        foretold = llm.explain(prompt)
         (again,) = llm.generate(prompt, GREEDY)
-    assert again.usage.cached_tokens > 0
+    assert again.usage.cached_tokens == foretold.hit_tokens > 0
+    assert foretold.snapshots[-1].tier == "disk"
     assert again.token_ids == cold.generate(prompt, GREEDY)[0].token_ids
     with LLM(quiet_k3, **(options | {"kv_dtype": "bfloat16"})) as other:
+        (note,) = other.config.notes
+        assert "kept held what this engine can't use and begins empty: it is of another model, dtype," in note
         assert other.generate(prompt, GREEDY)[0].usage.cached_tokens == 0, "pages of other numbers"
 
 

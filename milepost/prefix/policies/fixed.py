@@ -40,7 +40,7 @@ class Every(_Unlearning):
 
     def __init__(self, period: int) -> None:
         if period < 1:
-            raise ConfigError(f"every needs a period of at least 1 token. Given: {period}.")
+            raise ConfigError(f"snapshot_policy: every needs a period of at least 1 token. Given: {period}.")
         self.name = f"every({period})"
         self._plan = SnapshotPlan(periods=(period,))
 
