@@ -184,7 +184,9 @@ class Engine:
         Raises:
             RequestError: such a prompt can't be served.
             ConfigError: the prefix cache is off.
+            EngineStoppedError: the engine is closed.
         """
+        self._require_open()
         prompt = Request(
             request_id="explain", prompt_token_ids=tuple(prompt_token_ids), cache_salt=cache_salt
         )
@@ -199,8 +201,14 @@ class Engine:
 
         Raises:
             ConfigError: the prefix cache is off.
+            EngineStoppedError: the engine is closed.
         """
+        self._require_open()
         return self._scheduler.reset_cache()
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise EngineStoppedError("The engine is closed and answers nothing any more. Start another one.")
 
     def _drain(self) -> None:
         """Let what is on its way to another tier arrive, so that the next process finds it, within limits."""

@@ -47,15 +47,20 @@ class Admission:
         newcomer and of those that run already: otherwise what can't all be held would be started
         only to be preempted. When nobody runs the first is admitted in any case: its known tokens
         fit, and its growth ends at the pool's limit.
+
+        Who follows a running request does so even when there is no room for newcomers: the longer a
+        prompt, the fewer steps leave any, and its leader must hear in time where the two part.
         """
         promised: int | None = None
-        while step.budget and len(self._roster.running) < self._config.max_num_seqs:
-            sequence = self._roster.waiting.peek()
-            if sequence is None:
-                return
-            match = self._lives.look_up(sequence)
-            if match is not None and (self._fetches(sequence, match) or self._follows(sequence, match)):
+        while (sequence := self._roster.waiting.peek()) is not None:
+            has_turn = step.budget > 0 and len(self._roster.running) < self._config.max_num_seqs
+            match = self._lives.look_up(sequence) if has_turn or self._roster.in_prompt else None
+            if has_turn and match is not None and self._fetches(sequence, match):
                 continue
+            if match is not None and self._follows(sequence, match):
+                continue
+            if not has_turn:
+                return
             need = self._lives.need(match, self._foreseen(sequence))
             if self._roster.running and need > self._lives.num_available:
                 return

@@ -83,6 +83,8 @@ class Followers:
         """Where `leader` can leave a snapshot worth waiting for, and whether it will without being asked."""
         if leader.trail is None or leader.trail.private:
             return None
+        if leader.request.priority > sequence.request.priority:
+            return None  # those in between would take the leader's turns, and so the follower's
         shared = min(shared_tokens(sequence, leader), len(sequence.tokens) - 1)
         low = max(match.hit + self._match_unit - 1, leader.num_computed)
         if shared <= low:

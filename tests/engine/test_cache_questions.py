@@ -182,3 +182,13 @@ def test_a_step_after_a_reset_still_runs() -> None:
     setup.engine.step()
     setup.engine.reset_cache()
     assert run(setup.engine)["a"][-1].finished
+
+
+def test_a_closed_engine_has_nothing_to_say() -> None:
+    setup, cache = with_cache()
+    setup.engine.close()
+    with pytest.raises(EngineStoppedError, match="closed"):
+        setup.engine.explain([1])
+    with pytest.raises(EngineStoppedError, match="closed"):
+        setup.engine.reset_cache()
+    assert (cache.asked, cache.resets) == ([], 0)

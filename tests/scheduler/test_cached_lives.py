@@ -375,3 +375,18 @@ def test_draining_is_for_an_engine_without_requests() -> None:
         world.scheduler.drain()
     world.run()
     assert world.scheduler.drain() is None
+
+
+@pytest.mark.parametrize(("block_size", "match_unit"), [(8, 4), (8, 3), (4, 16), (6, 4)])
+def test_a_growing_conversation_keeps_one_page_a_block(block_size: int, match_unit: int) -> None:
+    """Each turn copies the block in which the turn before ended; the old page must not stay as well."""
+    world = World(
+        num_pages=2000, block_size=block_size, token_budget=64, cache=cache_config(match_unit=match_unit)
+    )
+    text = list(prompt_of(10))
+    for turn in range(12):
+        world.add(request(str(turn), text, 3))
+        world.run()
+        text += [*world.output[str(turn)], *prompt_of(5, turn)]
+        cached = len(world.requests[str(turn)].prompt_token_ids) + 2  # the last token drawn is not computed
+        assert stats(world).kv_pages == -(-cached // block_size)

@@ -251,3 +251,14 @@ def test_a_roster_that_lost_somebody_is_found() -> None:
     world.scheduler._roster.followers.remove(world.scheduler._roster.alive["b"])
     with pytest.raises(InvariantError, match="stands nowhere"):
         world.scheduler.check()
+
+
+def test_requests_follow_although_the_leaders_leave_them_no_budget() -> None:
+    """Five equal beginnings, three tokens a step, and a policy that plans nothing before the end."""
+    world = World(num_pages=400, token_budget=3, max_num_seqs=8, cache=cache_config(snapshot_policy="last"))
+    shared = prompt_of(40)
+    world.add(*(request(str(i), (*shared, i % 2, i // 2 % 2, i // 4), 1) for i in range(5)))
+    world.run()
+    hits = [world.finished[str(i)].usage.cached_tokens for i in range(5)]
+    assert hits[0] == 0
+    assert min(hits[1:]) >= len(shared)
