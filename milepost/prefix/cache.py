@@ -342,7 +342,7 @@ class PrefixCache:
         self._ghosts.clear()
         self._salts.clear()
         self._counts.resets += 1
-        return self.index.clear()
+        return self.evictor.clear()
 
     def stats(self) -> CacheStats:
         """Everything that is counted; costs the same however much is cached."""
