@@ -393,7 +393,7 @@ def test_a_growing_conversation_keeps_one_page_a_block(block_size: int, match_un
 
 
 def test_one_request_s_spares_come_after_what_another_plans_in_the_same_step() -> None:
-    """There are pages for three snapshots: those that two requests plan, and none of the first one's spares."""
+    """There are pages for three snapshots: those that two requests plan, and none of the first's spares."""
     config = cache_config(match_unit=4, snapshot_policy="adaptive(spare=4)")
     needed = 2 * (2 + 4)  # two states, and four blocks each
     world = World(num_pages=1 + needed + 3 * 2, block_size=4, token_budget=64, cache=config)
