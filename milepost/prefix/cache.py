@@ -180,7 +180,7 @@ class PrefixCache:
         node = match.snapshot.node
         self.index.hold(node)  # a second time: `base` and `end` are let go of one by one
         trail.base = trail.end = node
-        trail.unit_node = self._unit_node(node)
+        trail.unit_node = self.index.unit_of(node)
         # Others may have left some in between since.
         match.snapshot.before = self.index.snapshot_before(node, trail.chain, tokens)
         self._consume(trail, match.snapshot)
@@ -346,7 +346,7 @@ class PrefixCache:
         self._ghosts.clear()
         self._salts.clear()
         self._counts.resets += 1
-        return self.index.clear()
+        return self.evictor.clear()
 
     def stats(self) -> CacheStats:
         """Everything that is counted; costs the same however much is cached."""
@@ -397,13 +397,7 @@ class PrefixCache:
             in_tiers=0 if self.tiers is None else self.tiers.reach(trail.chain, tokens, match.hit)[1],
             other_salt=self._salts.seen_elsewhere(trail.request.cache_salt, tokens),
         )
-        counts = self._counts
-        for cause, count in lost.items():
-            counts.losses[cause] += count
-        counts.lookups += 1
-        counts.looked_up_tokens += len(tokens)
-        counts.hits += match.hit > 0
-        counts.hit_tokens += match.hit
+        self._counts.add_look_up(len(tokens), match.hit, lost)
 
     def _consume(self, trail: Trail, snapshot: Snapshot) -> None:
         now = self._clock()
@@ -432,11 +426,6 @@ class PrefixCache:
         self.index.hold(node)
         self.index.unhold(trail.end)
         trail.end = trail.unit_node = node
-
-    def _unit_node(self, node: Node) -> Node:
-        if node.position % self.config.match_unit == 0 or node.parent is None:
-            return node
-        return node.parent
 
     def _unit_at(self, trail: Trail, units: int) -> Node:
         node = self.index.get(trail.chain.full[units - 1]) if units else self.index.root

@@ -111,6 +111,12 @@ class Evictor:
             self.note(snapshot)
         return self._pool.num_free >= count
 
+    def clear(self) -> int:
+        """Drop all that nobody holds or pins; returns how many snapshots went."""
+        dropped = self._index.clear()
+        self._refresh(self._clock())  # an entry of what is gone would keep its whole path in memory
+        return dropped
+
     def drop(self, snapshot: Snapshot) -> None:
         """Evict one snapshot."""
         self._ghosts.state_evicted(snapshot.node)

@@ -84,6 +84,15 @@ class CacheCounts(msgspec.Struct, kw_only=True):
     copied_pages: int = 0
     resets: int = 0
 
+    def add_look_up(self, num_tokens: int, hit: int, losses: Mapping[str, int]) -> None:
+        """A request of `num_tokens` tokens was looked up; `hit` and its `losses` add up to them."""
+        self.lookups += 1
+        self.looked_up_tokens += num_tokens
+        self.hits += hit > 0
+        self.hit_tokens += hit
+        for cause, count in losses.items():
+            self.losses[cause] += count
+
 
 class CacheStats(msgspec.Struct, frozen=True, kw_only=True):
     """The cache at one moment. Numbers up to `snapshots_by_reason` are of now, the rest counts.

@@ -299,7 +299,7 @@ class Tiers:
             self._spill = None
         for space in (self._host, self._disk):
             if space is not None:
-                space.index.clear()
+                space.evictor.clear()
         if self._disk is not None:  # a restart must not bring back what was reset
             self._last_id += 1
             self._forgets.add(self._last_id)

@@ -78,6 +78,10 @@ class UnitTree:
         """The node of `key`."""
         return self._nodes.get(key)
 
+    def unit_of(self, node: Node) -> Node:
+        """The deepest unit node, or the root, on the path to `node`: itself unless it is a tail."""
+        return node if node.parent is None or node.position % self._match_unit == 0 else node.parent
+
     def find(self, chain: KeyChain, tokens: Sequence[int]) -> Found:
         """Look a prompt up; `chain` has been extended by `tokens`, all of the prompt."""
         unit_node = self._deepest_unit(chain.full)
@@ -143,7 +147,7 @@ class UnitTree:
     def path_snapshots(self, node: Node, chain: KeyChain, tokens: Sequence[int]) -> list[Snapshot]:
         """Every snapshot on the path to `node`, ascending."""
         found: list[Snapshot] = []
-        step: Node | None = node if node.position % self._match_unit == 0 else node.parent
+        step: Node | None = self.unit_of(node)
         while step is not None:
             candidates = (*self._matching_tails(step, chain, tokens), step)
             found.extend(candidate.snapshot for candidate in candidates if candidate.snapshot is not None)
@@ -165,7 +169,7 @@ class UnitTree:
         """The nodes of the path to `end`, passed tails too, that overlap the block in which it ends."""
         start = end.position - end.position % self._block_size
         found: list[Node] = []
-        step: Node | None = end if end.position % self._match_unit == 0 else end.parent
+        step: Node | None = self.unit_of(end)
         while step is not None:
             tails = self._matching_tails(step, chain, tokens)
             found.extend(tail for tail in tails if start < tail.position <= end.position)

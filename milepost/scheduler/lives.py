@@ -6,6 +6,9 @@ scheduler itself only says when.
 
 from __future__ import annotations
 
+from bisect import insort
+from collections.abc import Iterable
+
 import msgspec
 
 from milepost.errors import InvariantError
@@ -16,7 +19,7 @@ from milepost.memory.tables import SequencePages
 from milepost.prefix.cache import Match, PrefixCache
 from milepost.prefix.plan import PlannedSnapshot, Reason
 from milepost.scheduler.sequence import Sequence
-from milepost.types import RowResult, SnapshotOrder
+from milepost.types import RowResult
 
 __all__ = ["Lives", "pages_of"]
 
@@ -108,23 +111,27 @@ class Lives:
                 return 0
         return count
 
-    def order_snapshots(self, sequence: Sequence, end: int) -> tuple[SnapshotOrder, ...]:
-        """Reserve pages for the snapshots that computing up to `end` shall leave, as memory allows."""
-        cache, trail = self._cache, sequence.trail
-        if cache is None or trail is None or end < trail.next_due:
-            return ()
-        due = cache.due(trail, sequence.num_computed, end, sequence.tokens)
+    def order_snapshots(self, chunks: Iterable[tuple[Sequence, int]]) -> None:
+        """Reserve pages for the snapshots that a step shall leave, as memory allows.
+
+        Args:
+            chunks: the step's sequences and the tokens that it computes of each, which have their pages.
+        """
+        cache = self._cache
+        if cache is None:
+            return
+        due: list[tuple[PlannedSnapshot, Sequence]] = []
+        for sequence, count in chunks:
+            end, trail = sequence.num_computed + count, sequence.trail
+            if trail is not None and end >= trail.next_due:
+                planned = cache.due(trail, sequence.num_computed, end, sequence.tokens)
+                due += [(snapshot, sequence) for snapshot in planned]
         # Spare ones take what the others leave: once ordered, they can't be evicted for them.
-        for planned in sorted(due, key=_is_spare):
-            if not cache.room_for_snapshot(planned):
-                continue
-            pages = pages_of(sequence).order_snapshot()
+        due.sort(key=_is_spare)
+        for snapshot, sequence in due:
+            pages = pages_of(sequence).order_snapshot() if cache.room_for_snapshot(snapshot) else None
             if pages is not None:
-                sequence.ordered.append((planned, pages))
-        sequence.ordered.sort(key=_position)
-        return tuple(
-            SnapshotOrder(position=planned.position, pages=pages) for planned, pages in sequence.ordered
-        )
+                insort(sequence.ordered, (snapshot, pages), key=_position)
 
     def take_copies(self) -> tuple[tuple[int, int], ...]:
         """The copies that the coming step must run before its rows."""
@@ -233,12 +240,12 @@ class Lives:
         )
 
 
-def _is_spare(planned: PlannedSnapshot) -> bool:
-    return planned.reason is Reason.SPARE
-
-
 def _position(order: tuple[PlannedSnapshot, tuple[int, ...]]) -> int:
     return order[0].position
+
+
+def _is_spare(due: tuple[PlannedSnapshot, Sequence]) -> bool:
+    return due[0].reason is Reason.SPARE
 
 
 def pages_of(sequence: Sequence) -> SequencePages:

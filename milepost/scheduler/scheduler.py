@@ -318,10 +318,9 @@ class Scheduler:
     def _send(self, step: Step, scrubs: tuple[int, ...], *, may_wait: bool = True) -> Batch:
         rows: list[Row] = []
         new_requests: list[NewRequest] = []
+        self._lives.order_snapshots(step.chunks)
         for sequence, count in step.chunks:
             pages = pages_of(sequence)
-            # After every chunk has its pages: a snapshot takes what is left.
-            orders = self._lives.order_snapshots(sequence, sequence.num_computed + count)
             if not sequence.announced:
                 new_requests.append(sequence.announcement())
                 sequence.announced = True
@@ -334,7 +333,7 @@ class Scheduler:
                     state_table=pages.state_table,
                     samples=count == sequence.num_wanted,
                     num_output_tokens=sequence.num_output_tokens,
-                    snapshots=orders,
+                    snapshots=sequence.snapshot_orders(),
                 )
             )
             pages.begin_step()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from milepost.memory.tables import SequencePages
 from milepost.prefix.plan import PlannedSnapshot
 from milepost.prefix.trail import Trail
-from milepost.types import FinishReason, NewRequest, Request, Usage
+from milepost.types import FinishReason, NewRequest, Request, SnapshotOrder, Usage
 
 __all__ = ["Sequence"]
 
@@ -30,7 +30,7 @@ class Sequence:
         announced: whether the executor knows the request.
         num_preemptions: how often its pages were taken away.
         trail: its way through the prefix cache; None without one.
-        ordered: snapshots that the running step leaves, and their pages.
+        ordered: snapshots that the running step leaves, and their pages, by ascending position.
         partial_source: page of a partly filled block to copy from, until the copy is planned.
     """
 
@@ -105,6 +105,10 @@ class Sequence:
         """The next `count` tokens to compute; costs time in `count` only."""
         start = self.num_computed
         return tuple(self.tokens[start : start + count])
+
+    def snapshot_orders(self) -> tuple[SnapshotOrder, ...]:
+        """What is `ordered`, as the executor gets it."""
+        return tuple(SnapshotOrder(position=planned.position, pages=pages) for planned, pages in self.ordered)
 
     def append(self, token_id: int) -> tuple[FinishReason | None, int | None]:
         """Take a drawn token; returns why the request ends with it, if it does, and the stop token."""

@@ -209,3 +209,19 @@ def test_a_pool_that_lies_is_found() -> None:
     fill(shelf)
     with pytest.raises(InvariantError, match="can't be had although"):
         shelf.evictor.make_room(4)
+
+
+def test_what_is_cleared_is_not_remembered() -> None:
+    """Each dropped snapshot would keep its whole path in memory."""
+    shelf = Shelf()
+    shelf.put(tokens_of(40), 8, 16)
+    shelf.put(tokens_of(40, 1), 8, reason=Reason.SPARE)
+    node = shelf.node(tokens_of(40)[:16])
+    assert node is not None
+    assert node.snapshot is not None
+    shelf.index.hold(node)
+    shelf.index.pin(node.snapshot)
+    assert shelf.evictor.clear() == 2
+    assert shelf.standing == [16]
+    assert [entry[2] for entry in (*shelf.evictor._heap, *shelf.evictor._spares)] == [node.snapshot]
+    shelf.check()

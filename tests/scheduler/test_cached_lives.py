@@ -390,3 +390,20 @@ def test_a_growing_conversation_keeps_one_page_a_block(block_size: int, match_un
         text += [*world.output[str(turn)], *prompt_of(5, turn)]
         cached = len(world.requests[str(turn)].prompt_token_ids) + 2  # the last token drawn is not computed
         assert stats(world).kv_pages == -(-cached // block_size)
+
+
+def test_one_request_s_spares_come_after_what_another_plans_in_the_same_step() -> None:
+    """There are pages for three snapshots: those that two requests plan, and none of the first's spares."""
+    config = cache_config(match_unit=4, snapshot_policy="adaptive(spare=4)")
+    needed = 2 * (2 + 4)  # two states, and four blocks each
+    world = World(num_pages=1 + needed + 3 * 2, block_size=4, token_budget=64, cache=config)
+    world.add(
+        request("spares", prompt_of(16, 0), 1, output_reusable=False),
+        request("planned", prompt_of(16, 1), 1, output_reusable=False, message_ends=[6]),
+    )
+    batch = world.schedule()
+    assert batch is not None
+    orders = {row.request_id: [order.position for order in row.snapshots] for row in batch.rows}
+    assert orders == {"spares": [15], "planned": [6, 15]}
+    world.finish_step(batch)
+    world.run()
