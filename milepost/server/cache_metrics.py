@@ -22,7 +22,11 @@ _COUNTERS = (
     ("waits", "waits", "Times that a request waited for a snapshot that another one was computing."),
     ("snapshots_written", "snapshots_written", "Snapshots published."),
     ("snapshots_skipped", "snapshots_skipped", "Snapshots planned and not left, for lack of memory."),
-    ("snapshots_withdrawn", "snapshots_withdrawn", "Snapshots written and not published."),
+    (
+        "snapshots_withdrawn",
+        "snapshots_withdrawn",
+        "Snapshots written and not published: aborted, failed, not finite, or there already.",
+    ),
     ("evicted_snapshots", "evicted_snapshots", "Snapshots dropped for their pages."),
     ("evicted_kv_pages", "evicted_kv_pages", "KV pages dropped."),
     ("copied_pages", "copied_pages", "Pages copied for requests that resume."),
@@ -60,7 +64,7 @@ def cache_metrics(stats: EngineStats) -> Iterator[Metric]:
     )
     yield _labelled(GaugeMetricFamily, "snapshots", "Snapshots cached.", "reason", cache.snapshots_by_reason)
     yield _labelled(
-        CounterMetricFamily, "lost_tokens", "Prompt tokens computed, by why.", "cause", cache.losses
+        CounterMetricFamily, "lost_tokens", "Prompt tokens computed, by cause.", "cause", cache.losses
     )
     for name, field, text in _COUNTERS:
         yield CounterMetricFamily(_full(name), text, getattr(cache, field))
