@@ -114,8 +114,8 @@ _ENGINE_OPTIONS = {
         "--snapshot-policy",
         metavar="NAMES",
         help=_or_default(
-            "Where snapshots of the state stand: adaptive, none, or some of turns, branch, last, "
-            "prompt-tail, every(N), budget(SIZE), joined by +.",
+            "Where snapshots of the state stand: adaptive (or adaptive(spare=N)), none, or some of turns, "
+            "branch, last, prompt-tail, every(N), budget(SIZE of one prompt's), joined by +.",
             "snapshot_policy",
         ),
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +24,8 @@ from milepost.transfer.host_store import HostStore
 from milepost.transfer.tiered_executor import TieredExecutor
 
 __all__ = ["CacheTiers", "open_cache"]
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +81,9 @@ def open_cache(config: ResolvedConfig, folder: Path, layout: TiledLayout, pool: 
         cache = PrefixCache(_settings(options, secret), layout, pool)
         tiers = cache.add_tiers(host_pages, 0 if disk is None else disk.num_pages)
         if disk is not None:
-            tiers.recover(disk.recover())
+            found = tiers.recover(disk.recover())
+            if found:
+                logger.info("Took over %d snapshots from the disk cache %s", found, disk.path)
         return CacheTiers(
             cache=cache, host=HostStore(host_pages, layout.page_bytes), disk=disk, notes=_notes(disk)
         )

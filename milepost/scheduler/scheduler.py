@@ -39,7 +39,9 @@ from milepost.types import Batch, BatchResult, FinishReason, NewRequest, Request
 
 __all__ = ["Scheduler"]
 
-_NO_CACHE = "The prefix cache is off (prefix_cache). Start the engine with it."
+_NO_CACHE = (
+    "The prefix cache is off. Start the engine with it: without --no-prefix-cache, or prefix_cache=True."
+)
 
 
 class Scheduler:
