@@ -96,10 +96,10 @@ class PrefixCache:
         self._pool = pool
         self._clock = clock
         self._hasher = KeyHasher(config.match_unit, config.secret)
+        state_bytes = layout.pages_per_state * layout.page_bytes
+        share = pool.num_usable * layout.page_bytes // _PROMPTS_IN_BUDGET
         self._policy = parse_policy(
-            config.snapshot_policy,
-            state_bytes=layout.pages_per_state * layout.page_bytes,
-            budget_bytes=pool.num_usable * layout.page_bytes // _PROMPTS_IN_BUDGET,
+            config.snapshot_policy, state_bytes=state_bytes, budget_bytes=max(share, state_bytes)
         )
         self._eviction = parse_eviction(config.eviction)
         self.index = PrefixIndex(pool, layout.block_size, config.match_unit)

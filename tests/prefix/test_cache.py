@@ -299,3 +299,7 @@ def test_ends_that_were_never_begun_are_bugs() -> None:
     match = desk.cache.look_up(desk.open(), PROMPT)
     with pytest.raises(InvariantError, match="let go more often"):
         desk.cache.unguard(match)
+
+
+def test_a_budget_of_the_pools_share_holds_a_snapshot_however_small_the_pool_is() -> None:
+    PrefixCache(cache_config(snapshot_policy="budget"), SmallLayout(pages_per_state=3), PagePool(5))
