@@ -166,12 +166,12 @@ def parts_from(llm: LLM, cold: LLM, prompt: list[int], sampling: SamplingParams,
     """Prompts that leave `prompt` and its output at `positions`, each the first one ever to do so."""
     answers, forks = [], []
     for position in positions:
-        salt = f"parting at {position}"  # an empty cache for each
-        (base,) = llm.generate(prompt, sampling, cache_salt=salt)
+        llm.reset_cache()  # not a salt for each: memory must be free, or spare snapshots give way
+        (base,) = llm.generate(prompt, sampling)
         whole = [*prompt, *base.token_ids]
         rest = [(whole[position] + 1) % 1000, *range(5, 5 + position % 7)]
         fork = whole[:position] + rest
-        (done,) = llm.generate(fork, BRIEF, cache_salt=salt)
+        (done,) = llm.generate(fork, BRIEF)
         assert done.usage.prompt_tokens - done.usage.cached_tokens <= SPARE + len(rest), position
         forks.append(fork)
         answers.append(done.token_ids)
