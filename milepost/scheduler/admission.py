@@ -39,6 +39,8 @@ class Admission:
         self._roster = roster
         self._transfers = transfers
         self._cache = cache
+        # Who was weighed last and found too big: its id, its need and the pages that were available.
+        self._refused: tuple[str, int, int] = ("", 0, 0)
 
     def plan(self, step: Step) -> None:
         """Admit waiting requests in order while everything that is known to be needed still fits.
@@ -67,17 +69,26 @@ class Admission:
             if promised is None:
                 # Summed only when it decides: it is the one cost that grows with those that run.
                 promised = sum(pages_of(one).lacking(self._foreseen(one)) for one in self._roster.running)
-            if self._roster.running and promised + need > self._lives.num_available:
-                return  # without a guard, which costs time for a long path and only makes it fewer
+            available = self._lives.num_available
+            # A guard costs time for a long path, and only makes fewer pages available.
+            if self._roster.running and (promised + need > available or self._is_refused(sequence, need)):
+                return
             self._lives.guard(match)
             if promised + need > self._lives.num_available:
                 if self._roster.running or self._transfers.loading:
                     self._lives.unguard(match)
+                    self._refused = (sequence.request_id, need, available)
                     return
                 match = self._lives.fitting(match, len(sequence.tokens))
                 need = self._lives.need(match, self._foreseen(sequence))
             self._admit(sequence, match, step)
             promised += need - pages_of(sequence).num_pages
+
+    def _is_refused(self, sequence: Sequence, need: int) -> bool:
+        """Whether it was weighed with the same need when no fewer pages were available."""
+        request_id, last_need, last_available = self._refused
+        same = request_id == sequence.request_id and need == last_need
+        return same and self._lives.num_available <= last_available
 
     def _fetches(self, sequence: Sequence, match: Match) -> bool:
         """Whether the first in the queue waits from now on for what another tier has of its prefix."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from milepost.memory.capacity import sequence_pages
+from milepost.prefix.cache import Match
 from milepost.prefix.plan import Reason
 from milepost.prefix.reports import CacheStats
 from milepost.types import Batch, FinishReason, Row, Tier, Transfer
@@ -407,3 +408,28 @@ def test_one_request_s_spares_come_after_what_another_plans_in_the_same_step() -
     assert orders == {"spares": [15], "planned": [6, 15]}
     world.finish_step(batch)
     world.run()
+
+
+def test_who_would_fit_but_for_its_own_path_is_weighed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guarding a path costs time in its length: not in every step that its request waits."""
+    config = cache_config(match_unit=4, snapshot_policy="last", wait_for_leaders=False)
+    world = World(num_pages=48, block_size=4, token_budget=400, headroom=60, cache=config)
+    cached = prompt_of(120)
+    world.add(request("first", cached, 1))
+    world.run()
+    world.add(request("runs", prompt_of(20, 1), 40))
+    world.step()
+    weighed: list[Match | None] = []
+    guard = world.scheduler._lives.guard
+
+    def weigh(match: Match | None) -> None:
+        weighed.append(match)
+        guard(match)
+
+    monkeypatch.setattr(world.scheduler._lives, "guard", weigh)
+    world.add(request("waits", (*cached, 0, 1), 1))
+    for _ in range(10):
+        world.step()
+    assert (len(weighed), world.scheduler.stats().waiting) == (1, 1)
+    world.run()
+    assert world.reason("waits") is FinishReason.LENGTH
