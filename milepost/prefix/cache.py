@@ -307,7 +307,7 @@ class PrefixCache:
         """
         source = trail.source
         self.copied(trail)
-        if source is not None and source.node.snapshot is source and not source.pins:
+        if source is not None and source.stands and not source.pins:
             self.evictor.drop(source)
 
     def end(self, trail: Trail) -> None:
@@ -413,7 +413,7 @@ class PrefixCache:
         """A conversation has left a snapshot behind the one that it resumed from."""
         if trail.resumed is not None:
             trail.resumed.continued = True
-            if trail.resumed.node.snapshot is trail.resumed:
+            if trail.resumed.stands:
                 self.evictor.note(trail.resumed)
             trail.resumed = None
 

@@ -1,7 +1,9 @@
 """Why a prompt does not hit more: its tokens, divided among what hits and what is lost by each cause.
 
-0 ............ hit ............ matched ............ evicted KV ............ N-1   N
-not computed      state lost            KV lost              unseen          cap
+From the beginning of a prompt of N tokens to its end:
+
+    0 ............ hit ............ matched ............ evicted KV ............ N-1   N
+      not computed      state lost            KV lost              unseen          cap
 """
 
 from __future__ import annotations

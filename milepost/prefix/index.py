@@ -82,7 +82,7 @@ class PrefixIndex(UnitTree):
     def measure(self, snapshot: Snapshot) -> None:
         """Bring `gap` and `freed_pages` up to date: a walk up to the snapshot before."""
         before = snapshot.before
-        while before is not None and before.node.snapshot is not before:
+        while before is not None and not before.stands:
             before = before.before
         snapshot.before = before
         start = 0 if before is None else before.position

@@ -232,7 +232,7 @@ class Tiers:
         move.fail()
         self._counts[move.source.tier]["failures"] += 1
         # What could not be read once won't be better the next time.
-        if move.snapshot.node.snapshot is move.snapshot and not move.snapshot.pins:
+        if move.snapshot.stands and not move.snapshot.pins:
             move.source.evictor.drop(move.snapshot)
 
     def _end_spill(self, move: Move, *, failed: bool) -> None:
@@ -253,7 +253,7 @@ class Tiers:
             move.target.pool.take_tainted()
         move.source.index.unguard(move.snapshot)
         # A reset could not drop it while it was read.
-        if move.snapshot.node.snapshot is move.snapshot and not move.snapshot.pins:
+        if move.snapshot.stands and not move.snapshot.pins:
             move.source.index.drop_snapshot(move.snapshot)
         while move.source.index.drop_bare() is not None:
             pass

@@ -10,9 +10,22 @@ from torch import Tensor
 
 from milepost.kernels.paging import PagedKv, Ragged
 from milepost.kernels.precision import compute_dtype
+from milepost.memory.layout import TiledLayout
 from milepost.memory.named_layout import named_layout
 from milepost.models import Model, StepInputs
 from milepost.runtime.arena import Arena
+
+
+def layout_of(model: Model, name: str, block_size: int) -> TiledLayout:
+    """The layout for pages in the model's own dtypes; the aligned one takes more than `block_size` tokens."""
+    return named_layout(
+        name,
+        model.spec,
+        block_size=block_size,
+        kv_itemsize=model.dtype.itemsize,
+        conv_itemsize=model.dtype.itemsize,
+        recurrent_itemsize=compute_dtype(model.dtype).itemsize,
+    )
 
 
 class PagedBatches:
@@ -44,14 +57,7 @@ class PagedBatches:
         self._model = model
         self._sequences = sequences
         dtype, wide = model.dtype, compute_dtype(model.dtype)
-        self.layout = named_layout(
-            layout,
-            model.spec,
-            block_size=block_size,
-            kv_itemsize=dtype.itemsize,
-            conv_itemsize=dtype.itemsize,
-            recurrent_itemsize=wide.itemsize,
-        )
+        self.layout = layout_of(model, layout, block_size)
         self.samples: Sequence[int] | None = None
         self.finite: list[bool] = []
         self._computed = [0] * len(sequences)

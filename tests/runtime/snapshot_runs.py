@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from milepost.kernels.precision import compute_dtype
-from milepost.memory.named_layout import named_layout
 from milepost.models import Model, StepInputs, StepOutput
 from milepost.runtime.model_runner import ModelRunner
 from milepost.testing.poisoning_executor import PoisoningExecutor
 from milepost.types import Batch, BatchResult, Row, SnapshotOrder
+from tests.models.paged_batches import layout_of
 
 NUM_PAGES = 1500
 
@@ -56,14 +56,7 @@ class SnapshotRuns:
 
     def __init__(self, model: Model, block_size: int = 16, layout: str = "paged") -> None:
         dtype, wide = model.dtype, compute_dtype(model.dtype)
-        self.layout = named_layout(
-            layout,
-            model.spec,
-            block_size=block_size,
-            kv_itemsize=dtype.itemsize,
-            conv_itemsize=dtype.itemsize,
-            recurrent_itemsize=wide.itemsize,
-        )
+        self.layout = layout_of(model, layout, block_size)
         self.recorder = Recorder(model)
         self.runner = ModelRunner(
             self.recorder, self.layout, NUM_PAGES, kv_dtype=dtype, conv_dtype=dtype, recurrent_dtype=wide
