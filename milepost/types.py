@@ -8,7 +8,9 @@ model, scripted fake) can stand behind the same scheduler.
 from __future__ import annotations
 
 import enum
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import Self, TypeAlias
 
 import msgspec
 
@@ -25,7 +27,9 @@ __all__ = [
     "RowResult",
     "SamplingParams",
     "SnapshotOrder",
+    "SymbolicTokens",
     "Tier",
+    "TokenIds",
     "TokenLogprobs",
     "Transfer",
     "TransferResult",
@@ -147,12 +151,34 @@ def _in_range(name: str, value: float, low: float, high: float) -> None:
         raise RequestError(f"{name} must be between {low} and {high}. Given: {value}.", param=name)
 
 
+TokenIds: TypeAlias = Sequence[int]
+"""Token ids to be read, whatever holds them."""
+
+
+class SymbolicTokens(Sequence[int], ABC):
+    """Tokens that are not spelled out, as a trace without text has them; what runs on them knows none.
+
+    The scheduler lets a `copy` grow where it would else make a list, and nothing else differs.
+    """
+
+    __slots__ = ()
+
+    @abstractmethod
+    def append(self, token_id: int) -> None:
+        """Take one drawn token."""
+
+    @abstractmethod
+    def copy(self) -> Self:
+        """The same tokens, to grow by themselves."""
+
+
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     """One request as the control plane sees it: token ids and numbers, no text.
 
     Attributes:
         request_id: unique among the requests that are alive.
-        prompt_token_ids: the prompt, at least one token.
+        prompt_token_ids: the prompt, at least one token; an engine takes a tuple, a simulator also
+            `SymbolicTokens`.
         sampling: how tokens are drawn and when the request ends.
         priority: lower runs earlier; equal priorities run first come, first served.
         arrival_time: seconds on the engine's clock.
@@ -164,7 +190,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     request_id: str
-    prompt_token_ids: tuple[int, ...]
+    prompt_token_ids: tuple[int, ...] | SymbolicTokens
     sampling: SamplingParams = SamplingParams()
     priority: int = 0
     arrival_time: float = 0.0
@@ -199,7 +225,7 @@ class NewRequest(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     request_id: str
-    prompt_token_ids: tuple[int, ...]
+    prompt_token_ids: tuple[int, ...] | SymbolicTokens
     sampling: SamplingParams
 
 
@@ -279,7 +305,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
     request_id: str
     start: int
-    token_ids: tuple[int, ...]
+    token_ids: TokenIds
     block_table: Sequence[int]
     state_table: Sequence[int]
     samples: bool

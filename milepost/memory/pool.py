@@ -146,6 +146,20 @@ class PagePool:
         lease.num_pages += count
         return pages
 
+    def ensure_free(self, count: int) -> None:
+        """Make more pages unless `count` are free; doubles the pool, so that it costs little each."""
+        missing = count - len(self._free)
+        if missing <= 0:
+            return
+        first = len(self._states)
+        added = max(missing, first)
+        self._states += bytes([PageState.FREE]) * added
+        self._generations.frombytes(bytes(8 * added))
+        self._references.frombytes(bytes(4 * added))
+        self._holds.frombytes(bytes(4 * added))
+        self._free[:0] = range(first + added - 1, first - 1, -1)
+        self._counts[PageState.FREE] += added
+
     def begin_step(self, lease: Lease, first_written: Iterable[int]) -> None:
         """A step that may write the lease's pages is about to run.
 

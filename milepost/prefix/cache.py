@@ -23,15 +23,15 @@ import msgspec
 from milepost.memory.layout import Layout
 from milepost.memory.pool import PagePool
 from milepost.prefix.config import CacheConfig
-from milepost.prefix.eviction import parse_eviction
+from milepost.prefix.eviction import EvictionPolicy, parse_eviction
 from milepost.prefix.evictor import Evictor
 from milepost.prefix.explain import explain, losses
 from milepost.prefix.ghosts import Ghosts
 from milepost.prefix.index import PrefixIndex
-from milepost.prefix.keys import KeyHasher
+from milepost.prefix.keys import Hasher, KeyHasher
 from milepost.prefix.moves import TierSpace
 from milepost.prefix.nodes import Node, Snapshot
-from milepost.prefix.plan import PlannedSnapshot, PromptView, Reason, SnapshotPlan
+from milepost.prefix.plan import PlannedSnapshot, PromptView, Reason, SnapshotPlan, SnapshotPolicy
 from milepost.prefix.policies import parse_policy
 from milepost.prefix.reports import CacheCounts, CacheStats, Explanation
 from milepost.prefix.salts import SaltMemory
@@ -78,6 +78,10 @@ class PrefixCache:
         layout: how sequences lie in pages.
         pool: whose pages are cached.
         clock: seconds, for recency.
+        hasher: makes the keys, of sequences without salts; None for those of token ids, with the
+            secret of `config`.
+        policy: where snapshots stand; None for the one that `config` names.
+        eviction: what goes first; None for the one that `config` names.
 
     Raises:
         ConfigError: a policy that does not exist, or a match unit or a secret out of range.
@@ -90,21 +94,25 @@ class PrefixCache:
         pool: PagePool,
         *,
         clock: Callable[[], float] = time.monotonic,
+        hasher: Hasher | None = None,
+        policy: SnapshotPolicy | None = None,
+        eviction: EvictionPolicy | None = None,
     ) -> None:
         self.config = config
         self._layout = layout
         self._pool = pool
         self._clock = clock
-        self._hasher = KeyHasher(config.match_unit, config.secret)
+        own = KeyHasher(config.match_unit, config.secret)
+        self._hasher: Hasher = hasher or own
         state_bytes = layout.pages_per_state * layout.page_bytes
         share = pool.num_usable * layout.page_bytes // _PROMPTS_IN_BUDGET
-        self._policy = parse_policy(
+        self._policy = policy or parse_policy(
             config.snapshot_policy, state_bytes=state_bytes, budget_bytes=max(share, state_bytes)
         )
-        self._eviction = parse_eviction(config.eviction)
+        self._eviction = eviction or parse_eviction(config.eviction)
         self.index = PrefixIndex(pool, layout.block_size, config.match_unit)
         self._ghosts = Ghosts(config.match_unit)
-        self._salts = SaltMemory(self._hasher)
+        self._salts = SaltMemory(own) if hasher is None else None
         self.evictor = Evictor(self.index, pool, self._eviction, clock, self._ghosts)
         self.tiers: Tiers | None = None
         self._counts = CacheCounts()
@@ -291,7 +299,7 @@ class PrefixCache:
                 return False
             # It stands there by chance, and has a better reason now.
             self.index.give_reason(snapshot, planned.reason)
-        self._eviction.written(planned.reason)
+        self._eviction.written(snapshot, self._clock())
         self.evictor.note(snapshot)
         if self.tiers is not None and self.tiers.writes_through and planned.reason in _LASTING:
             self.tiers.demote(snapshot)
@@ -338,13 +346,14 @@ class PrefixCache:
             tokens,
             found,
             tiers=self.tiers,
-            other_salt=self._salts.seen_elsewhere(salt, tokens, note=False),
+            other_salt=self._seen_elsewhere(salt, tokens, note=False),
         )
 
     def reset(self) -> int:
         """Forget all that no running request uses; returns how many snapshots were dropped."""
         self._ghosts.clear()
-        self._salts.clear()
+        if self._salts is not None:
+            self._salts.clear()
         self._counts.resets += 1
         return self.evictor.clear()
 
@@ -395,9 +404,12 @@ class PrefixCache:
             hit=match.hit,
             in_flight=in_flight,
             in_tiers=0 if self.tiers is None else self.tiers.reach(trail.chain, tokens, match.hit)[1],
-            other_salt=self._salts.seen_elsewhere(trail.request.cache_salt, tokens),
+            other_salt=self._seen_elsewhere(trail.request.cache_salt, tokens),
         )
         self._counts.add_look_up(len(tokens), match.hit, lost)
+
+    def _seen_elsewhere(self, salt: str, tokens: Sequence[int], *, note: bool = True) -> bool:
+        return self._salts is not None and self._salts.seen_elsewhere(salt, tokens, note=note)
 
     def _consume(self, trail: Trail, snapshot: Snapshot) -> None:
         now = self._clock()

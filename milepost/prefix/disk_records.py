@@ -13,6 +13,7 @@ from typing import Protocol
 import msgspec
 
 from milepost.memory.pool import Lease
+from milepost.prefix.keys import Key
 from milepost.prefix.moves import Move, TierSpace
 from milepost.prefix.nodes import Node
 from milepost.prefix.plan import Reason
@@ -35,8 +36,8 @@ class DiskEntry(Protocol):
 
 
 class _Record(msgspec.Struct, frozen=True, array_like=True):
-    base: bytes
-    new_nodes: tuple[tuple[bytes, int], ...]
+    base: Key
+    new_nodes: tuple[tuple[Key, int], ...]
     first_block: int
     reason: str
 

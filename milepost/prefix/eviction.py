@@ -83,8 +83,8 @@ class EvictionPolicy(Protocol):
         """How much it is worth to keep `candidate` at `now` (seconds); the least goes first."""
         ...
 
-    def written(self, reason: Reason) -> None:
-        """A snapshot was left for `reason` and published; called once for each, spare ones too."""
+    def written(self, candidate: Candidate, now: float) -> None:
+        """A snapshot was left for its reason and published; called once for each, spare ones too."""
         ...
 
     def consumed(self, candidate: Candidate, now: float) -> None:
@@ -104,7 +104,7 @@ class Lru:
         """When it was used last, seconds."""
         return candidate.used_at
 
-    def written(self, reason: Reason) -> None:
+    def written(self, candidate: Candidate, now: float) -> None:
         """Nothing to learn."""
 
     def consumed(self, candidate: Candidate, now: float) -> None:
@@ -146,7 +146,7 @@ class Marconi:
         self._greatest = max(self._greatest, efficiency)
         return recency + self.alpha * efficiency / self._greatest if efficiency else recency
 
-    def written(self, reason: Reason) -> None:
+    def written(self, candidate: Candidate, now: float) -> None:
         """Nothing to learn."""
 
     def consumed(self, candidate: Candidate, now: float) -> None:
@@ -189,9 +189,9 @@ class Value:
         worth = math.pow(saved, self.exponent) / (max(now - candidate.used_at, 0.0) + self.patience)
         return worth * SUPERSEDED_FACTOR if candidate.superseded else worth
 
-    def written(self, reason: Reason) -> None:
+    def written(self, candidate: Candidate, now: float) -> None:  # noqa: ARG002  # the protocol's signature
         """Count it among those that may be reused."""
-        self._rates.written(reason)
+        self._rates.written(candidate.reason)
 
     def consumed(self, candidate: Candidate, now: float) -> None:  # noqa: ARG002  # the protocol's signature
         """Count it as reused."""

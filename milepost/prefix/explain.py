@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from milepost.prefix.ghosts import Ghosts
 from milepost.prefix.index import PrefixIndex
-from milepost.prefix.keys import KeyChain
+from milepost.prefix.keys import Keys
 from milepost.prefix.reports import Explanation, Loss, PathSnapshot
 from milepost.prefix.tiers import Tiers
 from milepost.prefix.tree import Found
@@ -23,7 +23,7 @@ __all__ = ["explain", "losses"]
 def explain(
     index: PrefixIndex,
     ghosts: Ghosts,
-    chain: KeyChain,
+    chain: Keys,
     tokens: Sequence[int],
     found: Found,
     *,
@@ -56,7 +56,7 @@ def explain(
 
 def losses(
     ghosts: Ghosts,
-    chain: KeyChain,
+    chain: Keys,
     tokens: Sequence[int],
     found: Found,
     *,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from milepost.prefix.keys import Key
 from milepost.prefix.nodes import Node
 
 __all__ = ["Ghosts"]
@@ -25,8 +26,8 @@ class Ghosts:
         self.match_unit = match_unit
         self._capacity = capacity
         # Where the deepest snapshot stood that is remembered with a unit; for KV where the unit ends.
-        self._states: dict[bytes, int] = {}
-        self._kv: dict[bytes, int] = {}
+        self._states: dict[Key, int] = {}
+        self._kv: dict[Key, int] = {}
 
     def state_evicted(self, node: Node) -> None:
         """The snapshot at `node` is gone."""
@@ -39,7 +40,7 @@ class Ghosts:
         if self._is_unit(node):
             self._remember(self._kv, node.key, node.position)
 
-    def deepest_state(self, keys: Sequence[bytes]) -> int:
+    def deepest_state(self, keys: Sequence[Key]) -> int:
         """Position of the deepest evicted snapshot on the path of these full keys; 0 for none.
 
         Between units it is not known whether the path leads to just that snapshot: the tokens behind the
@@ -47,7 +48,7 @@ class Ghosts:
         """
         return _deepest(self._states, keys)
 
-    def deepest_kv(self, keys: Sequence[bytes]) -> int:
+    def deepest_kv(self, keys: Sequence[Key]) -> int:
         """Position up to which the KV of this path was cached once; 0 for none."""
         return _deepest(self._kv, keys)
 
@@ -59,14 +60,14 @@ class Ghosts:
     def _is_unit(self, node: Node) -> bool:
         return node.position % self.match_unit == 0
 
-    def _remember(self, memory: dict[bytes, int], key: bytes, position: int) -> None:
+    def _remember(self, memory: dict[Key, int], key: Key, position: int) -> None:
         memory.pop(key, None)
         memory[key] = position
         if len(memory) > self._capacity:
             del memory[next(iter(memory))]
 
 
-def _deepest(memory: dict[bytes, int], keys: Sequence[bytes]) -> int:
+def _deepest(memory: dict[Key, int], keys: Sequence[Key]) -> int:
     if not memory:
         return 0
     key = next(filter(memory.__contains__, reversed(keys)), None)

@@ -17,10 +17,14 @@ import secrets
 import sys
 from array import array
 from collections.abc import Sequence
+from typing import Protocol, TypeAlias
 
 from milepost.errors import ConfigError, InputError, InvariantError
 
-__all__ = ["KEY_BYTES", "KeyChain", "KeyHasher"]
+__all__ = ["KEY_BYTES", "Hasher", "Key", "KeyChain", "KeyHasher", "Keys"]
+
+Key: TypeAlias = bytes | int
+"""Names a prefix: a hash of its tokens, or a number where a trace knows which prefixes are equal."""
 
 KEY_BYTES = 16
 """Length of every key."""
@@ -30,6 +34,41 @@ _MIN_SECRET_BYTES = 16
 _MAX_SECRET_BYTES = hashlib.blake2b.MAX_KEY_SIZE
 _TOKEN_BYTES = 4
 _MAX_TOKEN = 2**32 - 1
+
+
+class Keys(Protocol):
+    """The keys of one growing sequence of tokens."""
+
+    @property
+    def root(self) -> Key:
+        """Key of position 0; depends on the salt."""
+        ...
+
+    @property
+    def full(self) -> Sequence[Key]:
+        """``full[i]`` is the key of position ``(i + 1) * match_unit``."""
+        ...
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """Make `full` reach as far as `tokens`, all tokens of the sequence so far, have whole units."""
+        ...
+
+    def key_at(self, tokens: Sequence[int], position: int) -> Key:
+        """The key of the first `position` of `tokens`."""
+        ...
+
+
+class Hasher(Protocol):
+    """Makes the keys of one cache's sequences."""
+
+    @property
+    def match_unit(self) -> int:
+        """Tokens between two full keys."""
+        ...
+
+    def chain(self, salt: str = "") -> Keys:
+        """The keys of an empty sequence; with different salts no two keys are equal."""
+        ...
 
 
 class KeyHasher:

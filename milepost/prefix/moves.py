@@ -9,6 +9,7 @@ from __future__ import annotations
 from milepost.memory.pool import Lease, PagePool
 from milepost.prefix.evictor import Evictor
 from milepost.prefix.index import PrefixIndex
+from milepost.prefix.keys import Key
 from milepost.prefix.nodes import Node, Snapshot
 from milepost.types import Tier
 
@@ -69,7 +70,7 @@ class Move:
         self.snapshot = snapshot
         self.reason = snapshot.reason
         self.base = base
-        self.new_nodes: list[tuple[bytes, int]] = []
+        self.new_nodes: list[tuple[Key, int]] = []
         self.first_block = 0
         self.kv_pages: tuple[int, ...] = ()
         self.state_pages: tuple[int, ...] = ()
@@ -155,7 +156,7 @@ def plan_move(source: TierSpace, target: TierSpace, snapshot: Snapshot) -> Move 
     Returns:
         None when it is there already, or when there is no room.
     """
-    new_nodes: list[tuple[bytes, int]] = []
+    new_nodes: list[tuple[Key, int]] = []
     base = target.index.root
     for node in snapshot.node.up():
         known = target.index.get(node.key)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from milepost.prefix.keys import Key
 from milepost.prefix.plan import Reason
 
 __all__ = ["Node", "Snapshot"]
@@ -25,13 +26,13 @@ class Node:
 
     __slots__ = ("holds", "key", "num_units", "pages", "parent", "position", "snapshot", "tails")
 
-    def __init__(self, key: bytes, parent: Node | None, position: int, pages: tuple[int, ...]) -> None:
+    def __init__(self, key: Key, parent: Node | None, position: int, pages: tuple[int, ...]) -> None:
         self.key = key
         self.parent = parent
         self.position = position
         self.pages = pages
         self.num_units = 0
-        self.tails: dict[bytes, Node] | None = None
+        self.tails: dict[Key, Node] | None = None
         self.holds = 0
         self.snapshot: Snapshot | None = None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from milepost.prefix.keys import KeyHasher
+from milepost.prefix.keys import Hasher, Key
 
 __all__ = ["SaltMemory"]
 
@@ -14,9 +14,9 @@ _CAPACITY = 1 << 14
 class SaltMemory:
     """Under which salt the first units of recent prompts came; bounded, and never used for a hit."""
 
-    def __init__(self, hasher: KeyHasher) -> None:
+    def __init__(self, hasher: Hasher) -> None:
         self._hasher = hasher
-        self._salts: dict[bytes, str | None] = {}  # None: more than one
+        self._salts: dict[Key, str | None] = {}  # None: more than one
 
     def clear(self) -> None:
         """Forget everything."""

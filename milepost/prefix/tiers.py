@@ -22,7 +22,7 @@ from milepost.prefix.eviction import EvictionPolicy
 from milepost.prefix.evictor import Evictor
 from milepost.prefix.ghosts import Ghosts
 from milepost.prefix.index import PrefixIndex
-from milepost.prefix.keys import KeyChain
+from milepost.prefix.keys import Key, Keys
 from milepost.prefix.moves import Move, TierSpace, plan_move
 from milepost.prefix.nodes import Snapshot
 from milepost.prefix.reports import PathSnapshot, TierStats
@@ -62,7 +62,7 @@ class Tiers:
         self._last_id = 0
         self._outbox: list[Transfer] = []
         self._loads: dict[int, Move] = {}
-        self._loading: dict[bytes, int] = {}  # key of the snapshot's node -> transfer
+        self._loading: dict[Key, int] = {}  # key of the snapshot's node -> transfer
         self._given_up: dict[int, Move] = {}
         self._forgets: set[int] = set()  # transfers that empty the disk
         self._to_spill: deque[Snapshot] = deque()
@@ -123,7 +123,7 @@ class Tiers:
 
     # -- up -------------------------------------------------------------------------------------
 
-    def fetch(self, chain: KeyChain, tokens: Sequence[int], hit: int) -> int | None:
+    def fetch(self, chain: Keys, tokens: Sequence[int], hit: int) -> int | None:
         """Begin to load a snapshot that saves clearly more than `hit` tokens, if a tier has one.
 
         Returns:
@@ -148,7 +148,7 @@ class Tiers:
         self._counts[space.tier]["loads"] += 1
         return transfer_id
 
-    def reach(self, chain: KeyChain, tokens: Sequence[int], hit: int) -> tuple[int, int]:
+    def reach(self, chain: Keys, tokens: Sequence[int], hit: int) -> tuple[int, int]:
         """How deep a prompt would hit after a load, 0 if none saves enough, and how deep the tiers reach."""
         best = self._deepest(chain, tokens)
         position = 0 if best is None else best[1].position
@@ -157,7 +157,7 @@ class Tiers:
     def _saves_enough(self, position: int, hit: int) -> bool:
         return position >= hit + self._least_gain
 
-    def _deepest(self, chain: KeyChain, tokens: Sequence[int]) -> tuple[TierSpace, Snapshot] | None:
+    def _deepest(self, chain: Keys, tokens: Sequence[int]) -> tuple[TierSpace, Snapshot] | None:
         best: tuple[TierSpace, Snapshot] | None = None
         for space in (self._host, self._disk):
             usable = None if space is None else space.index.find(chain, tokens).usable
@@ -309,7 +309,7 @@ class Tiers:
         return given_up
 
     def path_snapshots(
-        self, chain: KeyChain, tokens: Sequence[int], nearer: Sequence[PathSnapshot]
+        self, chain: Keys, tokens: Sequence[int], nearer: Sequence[PathSnapshot]
     ) -> tuple[PathSnapshot, ...]:
         """The snapshots on a prompt's path, each in its nearest tier; `nearer` are the arena's."""
         found = {snapshot.position: snapshot for snapshot in nearer}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right, insort
 
-from milepost.prefix.keys import KeyChain
+from milepost.prefix.keys import Keys
 from milepost.prefix.nodes import Node, Snapshot
 from milepost.prefix.plan import PlannedSnapshot, Reason, SnapshotPlan
 from milepost.types import Request
@@ -61,7 +61,7 @@ class Trail:
         "unit_node",
     )
 
-    def __init__(self, request: Request, chain: KeyChain, root: Node, match_unit: int) -> None:
+    def __init__(self, request: Request, chain: Keys, root: Node, match_unit: int) -> None:
         self.request = request
         self.chain = chain
         self.match_unit = match_unit

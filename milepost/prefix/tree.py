@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from milepost.errors import InvariantError
 from milepost.memory.pool import PagePool
-from milepost.prefix.keys import KeyChain
+from milepost.prefix.keys import Key, Keys
 from milepost.prefix.nodes import Node, Snapshot
 
 __all__ = ["Found", "UnitTree"]
@@ -46,7 +46,7 @@ class Found(NamedTuple):
 class UnitTree:
     """Nodes over the pages of one pool; `milepost.prefix.index.PrefixIndex` lets snapshots stand on them.
 
-    Nobody else shares pages in the pool. Keys are those of `KeyChain`s with this match unit.
+    Nobody else shares pages in the pool. Keys are those of `Keys`s with this match unit.
 
     Args:
         pool: whose pages the nodes name.
@@ -63,7 +63,7 @@ class UnitTree:
         self._block_size = block_size
         self._match_unit = match_unit
         self.root = Node(b"", None, 0, ())
-        self._nodes: dict[bytes, Node] = {}
+        self._nodes: dict[Key, Node] = {}
         # Leaves without a snapshot that nobody holds ("bare"): nothing can resume there, so they go first.
         self._bare: dict[Node, None] = {}
         self.num_kv_pages = 0
@@ -74,7 +74,7 @@ class UnitTree:
         """Nodes, the root not counted."""
         return len(self._nodes)
 
-    def get(self, key: bytes) -> Node | None:
+    def get(self, key: Key) -> Node | None:
         """The node of `key`."""
         return self._nodes.get(key)
 
@@ -82,7 +82,7 @@ class UnitTree:
         """The deepest unit node, or the root, on the path to `node`: itself unless it is a tail."""
         return node if node.parent is None or node.position % self._match_unit == 0 else node.parent
 
-    def find(self, chain: KeyChain, tokens: Sequence[int]) -> Found:
+    def find(self, chain: Keys, tokens: Sequence[int]) -> Found:
         """Look a prompt up; `chain` has been extended by `tokens`, all of the prompt."""
         unit_node = self._deepest_unit(chain.full)
         matched = unit_node
@@ -105,7 +105,7 @@ class UnitTree:
             node = node.parent
         return Found(matched, usable, deepest)
 
-    def _deepest_unit(self, keys: Sequence[bytes]) -> Node:
+    def _deepest_unit(self, keys: Sequence[Key]) -> Node:
         nodes = self._nodes
         low, high = 0, len(keys)  # keys[:low] are cached, keys[high:] are not
         while low < high:
@@ -117,7 +117,7 @@ class UnitTree:
         return nodes[keys[low - 1]] if low else self.root
 
     @staticmethod
-    def _matching_tails(node: Node, chain: KeyChain, tokens: Sequence[int]) -> list[Node]:
+    def _matching_tails(node: Node, chain: Keys, tokens: Sequence[int]) -> list[Node]:
         """The tails of `node` that `tokens` go through, deepest first."""
         tails = node.tails
         if not tails:
@@ -144,7 +144,7 @@ class UnitTree:
             step, above = above, above.parent
         return table[first_block:]
 
-    def path_snapshots(self, node: Node, chain: KeyChain, tokens: Sequence[int]) -> list[Snapshot]:
+    def path_snapshots(self, node: Node, chain: Keys, tokens: Sequence[int]) -> list[Snapshot]:
         """Every snapshot on the path to `node`, ascending."""
         found: list[Snapshot] = []
         step: Node | None = self.unit_of(node)
@@ -154,7 +154,7 @@ class UnitTree:
             step = step.parent
         return found[::-1]
 
-    def snapshot_before(self, node: Node, chain: KeyChain, tokens: Sequence[int]) -> Snapshot | None:
+    def snapshot_before(self, node: Node, chain: Keys, tokens: Sequence[int]) -> Snapshot | None:
         """The deepest snapshot on the path to `node`, whose tokens begin `tokens`, that stands above it."""
         step = node.parent
         while step is not None:
@@ -165,7 +165,7 @@ class UnitTree:
             step = step.parent
         return None
 
-    def nodes_in_block(self, end: Node, chain: KeyChain, tokens: Sequence[int]) -> list[Node]:
+    def nodes_in_block(self, end: Node, chain: Keys, tokens: Sequence[int]) -> list[Node]:
         """The nodes of the path to `end`, passed tails too, that overlap the block in which it ends."""
         start = end.position - end.position % self._block_size
         found: list[Node] = []
@@ -181,7 +181,7 @@ class UnitTree:
 
     # -- growing ----------------------------------------------------------------------------------
 
-    def add(self, key: bytes, parent: Node, position: int, block_table: Sequence[int]) -> Node:
+    def add(self, key: Key, parent: Node, position: int, block_table: Sequence[int]) -> Node:
         """The node of `key`; made, and its pages shared, when it is not there.
 
         Args:
@@ -309,7 +309,7 @@ class UnitTree:
         for node in (self.root, *self._nodes.values()):
             self._check_below(node, below.get(node, []))
 
-    def _check_node(self, key: bytes, node: Node) -> None:
+    def _check_node(self, key: Key, node: Node) -> None:
         parent = node.parent
         if node.key != key or parent is None or (parent is not self.root and parent.key not in self._nodes):
             raise InvariantError(f"{node!r} is not reachable by its key and its parent's")

@@ -7,7 +7,7 @@ from milepost.memory.capacity import max_sequence_tokens, sequence_pages
 from milepost.memory.layout import Layout
 from milepost.memory.pool import PagePool
 from milepost.scheduler.config import SchedulerConfig
-from milepost.types import Request
+from milepost.types import Request, SymbolicTokens
 
 __all__ = ["Limits"]
 
@@ -52,6 +52,8 @@ class Limits:
                 f"Given: {len(prompt)}. Shorten it, or start the engine with more memory.",
                 param="prompt",
             )
+        if isinstance(prompt, SymbolicTokens):
+            return  # nothing in them could be wrong
         wrong = next((token_id for token_id in prompt if type(token_id) is not int), None)
         if wrong is not None:
             raise RequestError(

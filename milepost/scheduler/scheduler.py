@@ -35,7 +35,7 @@ from milepost.scheduler.roster import Roster
 from milepost.scheduler.sequence import Sequence
 from milepost.scheduler.step import Step
 from milepost.scheduler.transfers import Transfers
-from milepost.types import Batch, BatchResult, FinishReason, NewRequest, Request, Row, RowResult
+from milepost.types import Batch, BatchResult, FinishReason, NewRequest, Request, Row, RowResult, TokenIds
 
 __all__ = ["Scheduler"]
 
@@ -234,7 +234,7 @@ class Scheduler:
         """What the prefix cache holds and has done; None without one."""
         return None if self._cache is None else self._cache.stats()
 
-    def explain(self, prompt_token_ids: tuple[int, ...], cache_salt: str = "") -> Explanation:
+    def explain(self, prompt_token_ids: TokenIds, cache_salt: str = "") -> Explanation:
         """Why a prompt would hit what it would hit now; changes nothing.
 
         Raises:

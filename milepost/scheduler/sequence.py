@@ -5,7 +5,15 @@ from __future__ import annotations
 from milepost.memory.tables import SequencePages
 from milepost.prefix.plan import PlannedSnapshot
 from milepost.prefix.trail import Trail
-from milepost.types import FinishReason, NewRequest, Request, SnapshotOrder, Usage
+from milepost.types import (
+    FinishReason,
+    NewRequest,
+    Request,
+    SnapshotOrder,
+    SymbolicTokens,
+    TokenIds,
+    Usage,
+)
 
 __all__ = ["Sequence"]
 
@@ -57,7 +65,8 @@ class Sequence:
         num_prompt = len(request.prompt_token_ids)
         self.request = request
         self.order = (request.priority, arrival)
-        self.tokens = list(request.prompt_token_ids)
+        prompt = request.prompt_token_ids
+        self.tokens: list[int] | SymbolicTokens = list(prompt) if isinstance(prompt, tuple) else prompt.copy()
         self.num_computed = 0
         self.pages: SequencePages | None = None
         self.announced = False
@@ -101,10 +110,11 @@ class Sequence:
         """Tokens drawn so far."""
         return len(self.tokens) - len(self.request.prompt_token_ids)
 
-    def chunk(self, count: int) -> tuple[int, ...]:
+    def chunk(self, count: int) -> TokenIds:
         """The next `count` tokens to compute; costs time in `count` only."""
         start = self.num_computed
-        return tuple(self.tokens[start : start + count])
+        chunk = self.tokens[start : start + count]
+        return tuple(chunk) if isinstance(chunk, list) else chunk
 
     def snapshot_orders(self) -> tuple[SnapshotOrder, ...]:
         """What is `ordered`, as the executor gets it."""

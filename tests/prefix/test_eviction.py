@@ -141,8 +141,8 @@ def test_learned_reuse_changes_the_order() -> None:
     tail, turn = Snapshot(reason=Reason.PROMPT_TAIL), Snapshot(reason=Reason.TURN)
     assert order(policy, tail=tail, turn=turn) == ["tail", "turn"]
     for _ in range(100):
-        policy.written(Reason.PROMPT_TAIL)
-        policy.written(Reason.TURN)
+        policy.written(Snapshot(reason=Reason.PROMPT_TAIL), NOW)
+        policy.written(Snapshot(reason=Reason.TURN), NOW)
         policy.consumed(tail, NOW)
     assert order(policy, tail=tail, turn=turn) == ["turn", "tail"]
 
@@ -151,11 +151,11 @@ def test_what_was_learned_fades() -> None:
     policy = parsed("value")
     period = Snapshot(reason=Reason.PERIOD)
     for _ in range(200):
-        policy.written(Reason.PERIOD)
+        policy.written(Snapshot(reason=Reason.PERIOD), NOW)
         policy.consumed(period, NOW)
     popular = policy.worth(period, NOW)
     for _ in range(5000):
-        policy.written(Reason.PERIOD)
+        policy.written(Snapshot(reason=Reason.PERIOD), NOW)
     assert policy.worth(period, NOW) < popular / 10
 
 
@@ -164,7 +164,7 @@ def test_a_second_use_is_learned_apart_from_the_first() -> None:
     fresh, used = Snapshot(), Snapshot(hits=1)
     before = policy.worth(fresh, NOW), policy.worth(used, NOW)
     for _ in range(50):  # each is used once and never again
-        policy.written(Reason.TURN)
+        policy.written(Snapshot(reason=Reason.TURN), NOW)
         policy.consumed(fresh, NOW)
     assert policy.worth(fresh, NOW) > before[0]
     assert policy.worth(used, NOW) < before[1]
@@ -177,7 +177,7 @@ def test_chances_are_chances_whatever_is_told(events: list[tuple[Reason, int]]) 
     first, again = parsed("value(exponent=0,patience=1)"), parsed("value(exponent=0,patience=1)")
     for policy, (reason, hits) in itertools.product((first, again), events):
         if hits < 0:
-            policy.written(reason)
+            policy.written(Snapshot(reason=reason), NOW)
         else:
             policy.consumed(Snapshot(reason=reason, hits=hits), NOW)
     for reason, hits in itertools.product(Reason, (0, 1)):
