@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from decimal import Decimal
 
 from milepost.error_text import nearest
 from milepost.errors import ConfigError
@@ -20,6 +21,8 @@ _BYTE_UNITS = {
     "GiB": 1 << 30,
     "TiB": 1 << 40,
 }
+# More digits than any memory has would only take time.
+_NUMBER_AND_UNIT = re.compile(r"\s*([0-9]{1,20}(?:\.[0-9]{1,20})?)\s*([a-zA-Z]*)\s*")
 
 
 def parse_bytes(value: str | int, *, name: str = "memory") -> int:
@@ -38,7 +41,7 @@ def parse_bytes(value: str | int, *, name: str = "memory") -> int:
         unit = value.lstrip(" 0123456789.") if isinstance(value, str) else ""
         raise ConfigError(
             f"{name} must be a positive number of bytes, such as 2GiB or 512MiB (units: {units}). "
-            f"Given: {value!r}.{nearest(unit, _BYTE_UNITS) if unit else ''}"
+            f"Given: {value!r:.100}.{nearest(unit, _BYTE_UNITS) if unit else ''}"
         )
     return number
 
@@ -46,14 +49,15 @@ def parse_bytes(value: str | int, *, name: str = "memory") -> int:
 def _byte_count(value: object) -> int | None:
     if isinstance(value, int) and not isinstance(value, bool):
         return value
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", value) if isinstance(value, str) else None
+    match = _NUMBER_AND_UNIT.fullmatch(value) if isinstance(value, str) else None
     if match is None:
         return None
     by_folded_name = {unit.lower(): factor for unit, factor in _BYTE_UNITS.items()}
     factor = by_folded_name.get(match[2].lower() or "b")
     if factor is None:
         return None
-    return int(match[1]) * factor if match[1].isdigit() else int(float(match[1]) * factor)
+    # Not by a float: 2.01 GB would be a byte less than what is written.
+    return int(Decimal(match[1]) * factor)
 
 
 def format_bytes(count: int) -> str:

@@ -18,13 +18,18 @@ from milepost.errors import ConfigError
         ("1.5gib", 3 << 29),
         ("2GB", 2 * 10**9),
         ("3 kB", 3000),
+        ("2.01GB", 2_010_000_000),
+        ("16.1 TB", 16_100_000_000_000),
+        ("0.7kB", 700),
     ],
 )
 def test_byte_counts_are_read_exactly(text: str | int, count: int) -> None:
     assert parse_bytes(text) == count
 
 
-@pytest.mark.parametrize("text", ["", "2G", "-1GiB", "GiB", "1e9", "2 GiB free", 0, True, None, 1.5])
+@pytest.mark.parametrize(
+    "text", ["", "2G", "-1GiB", "GiB", "1e9", "2 GiB free", 0, True, None, 1.5, "9" * 5000, "0.1B"]
+)
 def test_a_wrong_byte_count_shows_the_form(text: object) -> None:
     with pytest.raises(ConfigError, match=r"2GiB or 512MiB.*Given: "):
         parse_bytes(text)  # type: ignore[arg-type]
