@@ -1,8 +1,8 @@
-"""With unlimited memory hits can be counted by hand: the simulator against that, and against published figures."""
+"""With unlimited memory hits can be counted by hand, and the simulator is held to that."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import pytest
 
