@@ -26,7 +26,7 @@ def nearest(given: str, known: Collection[str]) -> str:
 def one_of(name: str, given: object, known: Collection[str]) -> str:
     """The message that `given` is none of the words that the option `name` takes."""
     hint = nearest(given, known) if isinstance(given, str) else ""
-    return f"{name} must be one of {', '.join(known)}. Given: {given!r}.{hint}"
+    return f"{name} must be one of {', '.join(known)}. Given: {given!r:.100}.{hint}"
 
 
 def listing(items: Iterable[str]) -> str:

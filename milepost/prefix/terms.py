@@ -38,7 +38,7 @@ class Term(msgspec.Struct, frozen=True, kw_only=True):
         for index, (written, value) in enumerate(self.arguments):
             if not written and (index or not parameters):
                 takes = f"only {parameters[0]} without a name" if parameters else "no parameters"
-                raise ConfigError(f"{self.option}: {self.name} takes {takes}. Given: {value!r}.")
+                raise ConfigError(f"{self.option}: {self.name} takes {takes}. Given: {value!r:.100}.")
             name = written or parameters[0]
             if name not in parameters:
                 known = ", ".join(parameters) or "none"
@@ -68,7 +68,7 @@ def _parse_term(option: str, part: str) -> Term:
     if match is None or not all(value for _, value in pairs):
         raise ConfigError(
             f"{option} takes names in lower case, with parameters in parentheses, joined by +, "
-            f"such as turns+every(8192). Given: {part!r}."
+            f"such as turns+every(8192). Given: {part!r:.100}."
         )
     return Term(option=option, name=match[1], arguments=tuple(pairs))
 

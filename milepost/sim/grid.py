@@ -75,15 +75,14 @@ class GridOptions(msgspec.Struct, frozen=True, kw_only=True):
     block_sizes: Sequence[str] = ()
 
 
-def grid(options: GridOptions, base: RunSpec, preset_names: Collection[str]) -> tuple[RunSpec, ...]:
+def grid(options: GridOptions, base: RunSpec) -> tuple[RunSpec, ...]:
     """Every point that `options` ask for, by budget first; what they leave open is as in `base`.
 
-    With presets and none of policies, evictions and layouts there are no points but the presets'.
+    The preset "unlimited" has no budget and comes once, at the end. With presets and none of policies, evictions and layouts there are no points but the presets'.
 
     Args:
         options: the lists.
         base: all other settings, and defaults of the lists.
-        preset_names: known presets.
 
     Raises:
         ConfigError: an unknown name, a value that is none, or too many points.
@@ -96,7 +95,7 @@ def grid(options: GridOptions, base: RunSpec, preset_names: Collection[str]) -> 
         _read("eviction", options.evictions, check_eviction),
         _read("layout", options.layouts, _name("layout", LAYOUTS)),
     )
-    presets: tuple[str, ...] = _read("preset", options.presets, _name("preset", preset_names))
+    presets: tuple[str, ...] = _read("preset", options.presets, check_preset)
     policies, evictions, layouts = own
     if presets and not any(own):
         rows: list[dict[str, str]] = []
@@ -111,7 +110,7 @@ def grid(options: GridOptions, base: RunSpec, preset_names: Collection[str]) -> 
     count = len(budgets) * len(rows) * len(units) * len(blocks)
     if count > MAX_POINTS:
         raise ConfigError(f"A sweep has at most {MAX_POINTS:,} points. Given: {count:,}. Leave some out.")
-    return tuple(_points(base, rows, budgets, product(units, blocks)))
+    return tuple(dict.fromkeys(_points(base, rows, budgets, product(units, blocks))))
 
 
 def _points(
@@ -120,13 +119,11 @@ def _points(
     budgets: Iterable[int | None],
     sizes: Iterable[tuple[int, int]],
 ) -> Iterator[RunSpec]:
-    seen: set[RunSpec] = set()
-    for budget, row, (unit, block) in product(budgets, rows, tuple(sizes)):
-        limit = None if row.get("preset") == UNLIMITED else budget
-        spec = msgspec.structs.replace(base, budget_bytes=limit, match_unit=unit, block_size=block, **row)
-        if spec not in seen:
-            seen.add(spec)
-            yield spec
+    sizes = tuple(sizes)
+    limited = product(budgets, [row for row in rows if row.get("preset") != UNLIMITED], sizes)
+    endless = product((None,), [row for row in rows if row.get("preset") == UNLIMITED], sizes)
+    for budget, row, (unit, block) in (*limited, *endless):
+        yield msgspec.structs.replace(base, budget_bytes=budget, match_unit=unit, block_size=block, **row)
 
 
 # --- lists ------------------------------------------------------------------------------------------
@@ -246,13 +243,12 @@ def check_eviction(text: str) -> str:
 # --- one point --------------------------------------------------------------------------------------
 
 
-def parse_present(text: str, base: RunSpec, preset_names: Collection[str]) -> RunSpec:
+def parse_present(text: str, base: RunSpec) -> RunSpec:
     """What runs today, as ``policy=turns+branch,eviction=lru`` or ``preset=vllm,match_unit=16``.
 
     Args:
         text: settings by name, parted by commas.
         base: everything else, the budget too.
-        preset_names: known presets.
 
     Raises:
         ConfigError: an unknown or repeated name, or a value that is none.
@@ -281,7 +277,7 @@ def parse_present(text: str, base: RunSpec, preset_names: Collection[str]) -> Ru
         match_units=_listed(given, "match_unit"),
         block_sizes=_listed(given, "block_size"),
     )
-    specs = grid(options, base, preset_names)
+    specs = grid(options, base)
     if len(specs) != 1:
         raise ConfigError(f"present is one setting of each kind. Given: {text!r:.100}.")
     return specs[0]

@@ -76,9 +76,11 @@ def _cost_model(spec: RunSpec, model: ModelSpec, parts: Parts) -> CostModel | No
 
 
 def check_points(specs: Sequence[RunSpec], trace: Trace) -> tuple[RunSpec, ...]:
-    """Put every point together without running it; returns those that differ in what is run.
+    """Put every point together without running it.
 
-    Two points are the same if, say, one names the match unit that the other takes by default.
+    Returns:
+        one spec for each of `specs`: itself, or the first that comes to the same. Two do if, say, one names
+        the match unit that the other takes by default.
 
     Raises:
         ConfigError: some can't be run; the message has all reasons.
@@ -89,21 +91,22 @@ def check_points(specs: Sequence[RunSpec], trace: Trace) -> tuple[RunSpec, ...]:
     if not trace.has_content and any(spec.preset or spec.policy != NO_SNAPSHOTS for spec in specs):
         raise InputError(
             f"{trace.name} ({trace.form}) has lengths only: it does not say which tokens are equal, so "
-            "no reuse can be computed. Give a trace with hashes, token ids or messages; or --policy none, to simulate "
-            "times without a cache."
+            "no reuse can be computed. Give a trace with hashes, token ids or messages; or --policy none, to "
+            "simulate times without a cache."
         )
-    kept: dict[tuple[object, ...], RunSpec] = {}
+    first: dict[tuple[object, ...], RunSpec] = {}
+    checked: list[RunSpec] = []
     reasons: dict[str, list[str]] = {}
     for spec in specs:
         try:
-            kept.setdefault(_identity(spec, trace), spec)
+            checked.append(first.setdefault(_identity(spec, trace), spec))
         except InputError as error:
             reasons.setdefault(str(error), []).append(point_name(spec))
     if reasons:
         count = sum(map(len, reasons.values()))
         what = f"{count} of {len(specs)} points" if len(specs) > 1 else "The point"
         raise ConfigError(f"{what} can't be run:{listing(map(_reason, reasons, reasons.values()))}")
-    return tuple(kept.values())
+    return tuple(checked)
 
 
 def _identity(spec: RunSpec, trace: Trace) -> tuple[object, ...]:

@@ -31,6 +31,9 @@ __all__ = ["Parts", "Setup", "parts_of", "pool_of", "set_up"]
 MATCH_UNIT = 16
 _PROMPTS_IN_BUDGET = 8
 
+# A pool's books take some 60 bytes a page; a budget with more pages than this is out of proportion.
+MAX_PAGES = 1 << 23
+
 
 class Parts(msgspec.Struct, frozen=True, kw_only=True):
     """What makes one engine's cache different from another's.
@@ -102,7 +105,7 @@ def pool_of(budget_bytes: int | None, layout: Layout) -> PagePool:
     """The pool of a budget; the dummy page comes on top.
 
     Raises:
-        ConfigError: not one state and one block fit.
+        ConfigError: not one state and one block fit, or more pages than can be kept count of.
     """
     if budget_bytes is None:
         return EndlessPool()
@@ -112,6 +115,11 @@ def pool_of(budget_bytes: int | None, layout: Layout) -> PagePool:
         raise ConfigError(
             f"A budget must hold at least one state and one KV block, {least * layout.page_bytes:,} bytes. "
             f"Given: {budget_bytes:,}. Give more, or a smaller block size."
+        )
+    if pages > MAX_PAGES:
+        raise ConfigError(
+            f"A budget must have at most {MAX_PAGES:,} pages. Given: {pages:,} of {layout.page_bytes:,} B. "
+            "Give less, no limit at all, or a larger block size."
         )
     return PagePool(pages + 1)
 

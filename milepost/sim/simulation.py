@@ -50,6 +50,11 @@ class Simulation:
         self._recorder = Recorder(spec, trace, self._setup, on_request)
         self._params: dict[int, SamplingParams] = {}
 
+    @property
+    def parts(self) -> Parts:
+        """The engine that is simulated."""
+        return self._setup.parts
+
     def run(self) -> RunResult:
         """Replay all of it.
 

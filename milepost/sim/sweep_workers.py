@@ -192,13 +192,14 @@ def _answer(
     try:
         result = run(spec, trace, watch.saw)
     except Exception as error:  # noqa: BLE001 - told to the parent, which raises it
-        return _Failed(_portable(name_point(error, spec)))
+        named = name_point(error, spec)
+        return _Failed(_portable(error) if named is error else named)
     watch.flush()
     return _Done(result, watch.outcomes)
 
 
 def _portable(error: Exception) -> Exception:
-    """`error` as it can be sent, with its traceback as a note."""
+    """A bug's `error` as it can be sent, with its traceback as a note."""
     error.add_note("".join(traceback.format_exception(error)).rstrip())
     try:
         pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes

@@ -47,11 +47,11 @@ def parse_policy(text: str, *, state_bytes: int = 0, budget_bytes: int = 0) -> S
     names = [policy.name for policy in policies]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise ConfigError(f"{_OPTION} names {twice[0]} twice; leave one out. Given: {text!r}.")
+        raise ConfigError(f"{_OPTION} names {twice[0]} twice; leave one out. Given: {text!r:.100}.")
     if len(policies) == 1:
         return policies[0]
     if NoSnapshots.name in names:
-        raise ConfigError(f"{_OPTION}: none stands alone; leave it out. Given: {text!r}.")
+        raise ConfigError(f"{_OPTION}: none stands alone; leave it out. Given: {text!r:.100}.")
     return Combined(policies)
 
 
@@ -117,13 +117,13 @@ def _byte_count(text: str) -> int:
         return parse_bytes(text)
     except ConfigError as error:
         raise ConfigError(
-            f"{_OPTION}: budget takes a number of bytes, such as 512MiB or 2GiB. Given: {text!r}."
+            f"{_OPTION}: budget takes a number of bytes, such as 512MiB or 2GiB. Given: {text!r:.100}."
         ) from error
 
 
 def _whole_number(name: str, text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 18):
-        raise ConfigError(f"{_OPTION}: {name} must be a whole number. Given: {text!r}.")
+        raise ConfigError(f"{_OPTION}: {name} must be a whole number. Given: {text!r:.100}.")
     return int(text)
 
 

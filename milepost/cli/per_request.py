@@ -1,0 +1,68 @@
+"""The file of ``--per-request``: one JSON object a line for each request of each point, points in order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, Self
+
+import msgspec
+
+from milepost.sim.grid import point_name
+from milepost.sim.runs import RequestOutcome, RunSpec
+
+__all__ = ["PerRequestFile"]
+
+
+class PerRequestFile:
+    """Written as points come in, under a name of its own until all are there.
+
+    Args:
+        path: where; None writes nothing.
+        specs: the points, by index.
+
+    Raises:
+        OSError: it can't be written.
+    """
+
+    def __init__(self, path: Path | None, specs: Sequence[RunSpec]) -> None:
+        self._path = path
+        self._specs = specs
+        self._early: dict[int, bytes] = {}
+        self._next = 0
+        self._file: BinaryIO | None = None
+
+    @property
+    def wanted(self) -> bool:
+        """Whether there is a file at all."""
+        return self._path is not None
+
+    def __enter__(self) -> Self:
+        if self._path is not None:
+            self._file = self._part(self._path).open("wb")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._path is None or self._file is None:
+            return
+        self._file.close()
+        if kind is None:
+            self._part(self._path).replace(self._path)
+        else:
+            self._part(self._path).unlink(missing_ok=True)
+
+    def add(self, index: int, outcomes: Sequence[RequestOutcome]) -> None:
+        """The requests of a point; points may come in any order."""
+        point = {"point": index, "name": point_name(self._specs[index])}
+        lines = [msgspec.json.encode(point | msgspec.to_builtins(outcome)) for outcome in outcomes]
+        self._early[index] = b"".join(line + b"\n" for line in lines)
+        while self._file is not None and self._next in self._early:
+            self._file.write(self._early.pop(self._next))
+            self._next += 1
+
+    @staticmethod
+    def _part(path: Path) -> Path:
+        return path.with_name(f".{path.name}.part")

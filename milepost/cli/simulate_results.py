@@ -1,0 +1,122 @@
+"""What ``milepost simulate`` does with its points: read the trace, run them, show and write what came out."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from milepost.cli.per_request import PerRequestFile
+from milepost.cli.simulate_options import Outputs
+from milepost.cli.sweep_progress import sweep_bar
+from milepost.cli.terminal import notes, print_notes, results, write
+from milepost.cli.trace_options import open_trace
+from milepost.sim.presets.names import PRESETS, explain_preset
+from milepost.sim.recommend import recommend
+from milepost.sim.reports import table, to_json, write_csv, write_html, write_parquet
+from milepost.sim.runs import RunResult, RunSpec
+from milepost.sim.sweep import SweepCallbacks, check_points, run_sweep
+from milepost.sim.traces.options import TraceOptions
+from milepost.sim.traces.trace import Trace
+
+__all__ = ["Job", "run_job", "show_presets"]
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """One call of the command.
+
+    Attributes:
+        trace: file of requests.
+        trace_options: how it is read.
+        specs: what is compared.
+        present: what runs today, at each budget; empty when that was not said.
+        outputs: where results go.
+        recommends: whether the best is named.
+        jobs: processes; 0 for the usable cores.
+        ray: address of a Ray cluster, "" for one that is started here, None for none.
+    """
+
+    trace: Path
+    trace_options: TraceOptions
+    specs: tuple[RunSpec, ...]
+    present: tuple[RunSpec, ...]
+    outputs: Outputs
+    recommends: bool
+    jobs: int
+    ray: str | None
+
+
+def run_job(job: Job) -> None:
+    """Do it.
+
+    Raises:
+        InputError: the trace can't be read, points can't be run, or results can't be written.
+    """
+    trace = open_trace(job.trace, job.trace_options)
+    print_notes(trace.notes)
+    # What runs today comes first of its budget: gains are counted over it.
+    order = [*dict.fromkeys(spec.budget_bytes for spec in job.specs)]
+    wanted = sorted((*job.present, *job.specs), key=lambda spec: order.index(spec.budget_bytes))
+    checked = check_points(wanted, trace)
+    specs = tuple(dict.fromkeys(checked))
+    present = {checked[wanted.index(spec)] for spec in job.present}
+    started = time.perf_counter()
+    found = _run(job, specs, trace)
+    seconds = time.perf_counter() - started
+    today = [result for spec, result in zip(specs, found, strict=True) if spec in present]
+    _show(job, found, today, seconds)
+    _write(job.outputs, found)
+
+
+def _run(job: Job, specs: Sequence[RunSpec], trace: Trace) -> list[RunResult]:
+    with (
+        PerRequestFile(job.outputs.per_request, specs) as requests,
+        sweep_bar(len(specs), len(trace.requests)) as (point, served),
+    ):
+        callbacks = SweepCallbacks(
+            on_result=lambda _index, _result: point(),
+            on_progress=served,
+            on_outcomes=requests.add if requests.wanted else None,
+        )
+        if job.ray is not None:
+            from milepost.sim.sweep_ray import run_sweep_on_ray
+
+            return run_sweep_on_ray(specs, trace, address=job.ray, callbacks=callbacks)
+        return run_sweep(specs, trace, jobs=job.jobs, callbacks=callbacks)
+
+
+# --- afterwards -------------------------------------------------------------------------------------
+
+
+def _show(job: Job, found: Sequence[RunResult], today: Sequence[RunResult], seconds: float) -> None:
+    if job.outputs.on_stdout:
+        write(to_json(found))
+    else:
+        console = results()
+        console.print(table(found, today[0] if today else None, width=console.width))
+    if job.recommends:
+        console = notes() if job.outputs.on_stdout else results()
+        for budget in dict.fromkeys(result.budget_bytes for result in found):
+            same = [result for result in today if result.budget_bytes == budget]
+            console.print(recommend(found, same[0] if same else None, budget).text(), markup=False)
+    if notes().is_terminal:
+        print_notes([f"{len(found)} points in {seconds:.1f} s."])
+
+
+def _write(outputs: Outputs, found: Sequence[RunResult]) -> None:
+    if outputs.json is not None and not outputs.on_stdout:
+        write_json(found, Path(outputs.json))
+    if outputs.csv is not None:
+        write_csv(found, outputs.csv)
+    if outputs.parquet is not None:
+        write_parquet(found, outputs.parquet)
+    if outputs.html is not None:
+        write_html(found, outputs.html)
+
+
+def show_presets() -> None:
+    """Every preset: what it models, from which source, and what it leaves out."""
+    write("\n\n".join(map(explain_preset, PRESETS)), end="\n")
