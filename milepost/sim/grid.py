@@ -1,7 +1,7 @@
 """A sweep's points from lists of options: every combination once, in a fixed order, all names checked.
 
     budgets  x  policies  x  evictions  x  layouts  x  match units  x  block sizes
-    budgets  x  presets                             x  match units  x  block sizes
+    budgets  x  presets                             x  match units
 
 Lists are written with commas; a comma inside parentheses belongs to a policy's parameters.
 """
@@ -9,7 +9,7 @@ Lists are written with commas; a comma inside parentheses belongs to a policy's 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import product
 from typing import TypeVar
 
@@ -28,6 +28,9 @@ __all__ = [
     "UNLIMITED",
     "GridOptions",
     "budget_name",
+    "check_eviction",
+    "check_policy",
+    "check_preset",
     "grid",
     "parse_budget",
     "parse_present",
@@ -78,6 +81,8 @@ class GridOptions(msgspec.Struct, frozen=True, kw_only=True):
 def grid(options: GridOptions, base: RunSpec) -> tuple[RunSpec, ...]:
     """Every point that `options` ask for, by budget first; what they leave open is as in `base`.
 
+    A preset finds its own block size.
+
     The preset "unlimited" has no budget and comes once, at the end. With presets and none of policies, evictions and layouts there are no points but the presets'.
 
     Args:
@@ -95,35 +100,41 @@ def grid(options: GridOptions, base: RunSpec) -> tuple[RunSpec, ...]:
         _read("eviction", options.evictions, check_eviction),
         _read("layout", options.layouts, _name("layout", LAYOUTS)),
     )
-    presets: tuple[str, ...] = _read("preset", options.presets, check_preset)
-    policies, evictions, layouts = own
-    if presets and not any(own):
-        rows: list[dict[str, str]] = []
-    else:
-        rows = [
-            {"policy": policy, "eviction": eviction, "layout": layout}
-            for policy, eviction, layout in product(
-                policies or (base.policy,), evictions or (base.eviction,), layouts or (base.layout,)
-            )
-        ]
-    rows += [{"preset": preset} for preset in presets]
-    count = len(budgets) * len(rows) * len(units) * len(blocks)
+    presets = _read("preset", options.presets, check_preset)
+    rows = [] if presets and not any(own) else _rows(own, base)
+    if options.block_sizes and not rows:
+        raise ConfigError(
+            f"block_size is that of policies; a preset finds its own, or has a parameter for it. "
+            f"Given: {blocks[0]}. Leave it out, or name a policy too."
+        )
+    count = len(budgets) * len(units) * (len(rows) * len(blocks) + len(presets))
     if count > MAX_POINTS:
         raise ConfigError(f"A sweep has at most {MAX_POINTS:,} points. Given: {count:,}. Leave some out.")
-    return tuple(dict.fromkeys(_points(base, rows, budgets, product(units, blocks))))
+    sized = [{"match_unit": unit, "block_size": block} for unit, block in product(units, blocks)]
+    bare = [{"match_unit": unit, "block_size": 0} for unit in units]
+    limited = [preset for preset in presets if preset != UNLIMITED]
+    points = [
+        {"budget_bytes": budget, **row, **sizes}
+        for budget in budgets
+        for row, sizes in (*product(rows, sized), *product(map(_preset_row, limited), bare))
+    ]
+    if UNLIMITED in presets:
+        points += [{"budget_bytes": None, **_preset_row(UNLIMITED), **sizes} for sizes in bare]
+    return tuple(dict.fromkeys(msgspec.structs.replace(base, **point) for point in points))
 
 
-def _points(
-    base: RunSpec,
-    rows: Sequence[dict[str, str]],
-    budgets: Iterable[int | None],
-    sizes: Iterable[tuple[int, int]],
-) -> Iterator[RunSpec]:
-    sizes = tuple(sizes)
-    limited = product(budgets, [row for row in rows if row.get("preset") != UNLIMITED], sizes)
-    endless = product((None,), [row for row in rows if row.get("preset") == UNLIMITED], sizes)
-    for budget, row, (unit, block) in (*limited, *endless):
-        yield msgspec.structs.replace(base, budget_bytes=budget, match_unit=unit, block_size=block, **row)
+def _rows(own: tuple[tuple[str, ...], ...], base: RunSpec) -> list[dict[str, str]]:
+    policies, evictions, layouts = own
+    return [
+        {"policy": policy, "eviction": eviction, "layout": layout}
+        for policy, eviction, layout in product(
+            policies or (base.policy,), evictions or (base.eviction,), layouts or (base.layout,)
+        )
+    ]
+
+
+def _preset_row(preset: str) -> dict[str, str]:
+    return {"preset": preset}
 
 
 # --- lists ------------------------------------------------------------------------------------------
@@ -209,6 +220,19 @@ def _tokens(option: str) -> Callable[[str], int]:
     return read
 
 
+def check_preset(text: str) -> str:
+    """The full name of the preset `text`.
+
+    Raises:
+        ConfigError: it names none, or has a parameter that is none; with the nearest match.
+    """
+    from milepost.sim.presets.names import find_preset  # which knows what is simulated, as this does not
+
+    preset = find_preset(text)
+    assert preset is not None  # only for ""
+    return preset.name
+
+
 def check_policy(text: str) -> str:
     """`text`, which must name a snapshot policy or be "clairvoyant".
 
@@ -265,7 +289,7 @@ def parse_present(text: str, base: RunSpec) -> RunSpec:
         if key in given:
             raise ConfigError(f"present takes {key} once. Given: {text!r:.100}.")
         given[key] = value.strip()
-    if "preset" in given and not given.keys().isdisjoint(_PRESENT[:3]):
+    if "preset" in given and not given.keys().isdisjoint({"policy", "eviction", "layout"}):
         raise ConfigError(
             f"present: a preset replaces policy, eviction and layout; leave one out. Given: {text!r:.100}."
         )

@@ -6,11 +6,14 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from milepost.error_text import listing, one_of
+from milepost.error_text import listing
 from milepost.errors import ConfigError, InputError
 from milepost.model_spec import ModelSpec
 from milepost.sim.cost import CostModel
+from milepost.sim.cost_model import find_cost_model
 from milepost.sim.grid import point_name
+from milepost.sim.models import find_model
+from milepost.sim.presets.names import find_preset
 from milepost.sim.runs import RequestOutcome, RunResult, RunSpec
 from milepost.sim.setup import Parts, parts_of
 from milepost.sim.simulation import Simulation
@@ -45,33 +48,24 @@ def run_point(
 def _compose(
     spec: RunSpec, trace: Trace, on_request: Callable[[RequestOutcome], None] | None
 ) -> tuple[str, Simulation]:
-    from milepost.sim.models import find_model
-
     name, model = find_model(spec.model)
     parts = _parts(spec, trace, model)
     return name, Simulation(spec, trace, parts, _cost_model(spec, model, parts), on_request)
 
 
 def _parts(spec: RunSpec, trace: Trace, model: ModelSpec) -> Parts:
-    if not spec.preset:
-        return parts_of(spec, trace, model)
-    from milepost.sim.presets import PRESETS, find_preset
-
     preset = find_preset(spec.preset)
-    if preset is None:
-        raise ConfigError(one_of("preset", spec.preset, PRESETS))
-    return preset.parts(spec, trace, model)
+    return parts_of(spec, trace, model) if preset is None else preset.parts(spec, trace, model)
 
 
 def _cost_model(spec: RunSpec, model: ModelSpec, parts: Parts) -> CostModel | None:
-    from milepost.sim.cost_model import find_cost_model
-
     return find_cost_model(
         spec.hardware,
         model,
         tensor_parallel=spec.tensor_parallel,
         kv_itemsize=spec.kv_itemsize,
         page_bytes=parts.layout.page_bytes,
+        state_itemsize=spec.state_itemsize,
     )
 
 

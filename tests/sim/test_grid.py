@@ -17,12 +17,11 @@ from milepost.sim.grid import (
 )
 from milepost.sim.runs import RunSpec
 
-PRESETS = ("vllm", "sglang", "stateless", "unlimited")
 BASE = RunSpec()
 
 
 def names(**lists: tuple[str, ...]) -> list[str]:
-    return [point_name(spec) for spec in grid(GridOptions(**lists), BASE, PRESETS)]
+    return [point_name(spec) for spec in grid(GridOptions(**lists), BASE)]
 
 
 @pytest.mark.parametrize(
@@ -101,6 +100,26 @@ def test_presets_alone_are_all_there_is() -> None:
     ]
 
 
+def test_a_preset_finds_its_own_block_size() -> None:
+    assert names(budgets=("1GB",), policies=("last",), presets=("vllm",), block_sizes=("64,128",)) == [
+        "1GB last value paged block 64",
+        "1GB last value paged block 128",
+        "1GB vllm",
+    ]
+    with pytest.raises(ConfigError, match=r"block_size is that of policies.*Given: 64\."):
+        names(presets=("vllm",), block_sizes=("64",))
+
+
+def test_presets_take_parameters() -> None:
+    assert names(
+        presets=("vllm(retention=8192),marconi(alpha=1)", "vllm(alignment=128)"), budgets=("1GB",)
+    ) == [
+        "1GB vllm(retention=8192)",
+        "1GB marconi(alpha=1)",
+        "1GB vllm",
+    ]
+
+
 def test_the_unlimited_preset_comes_once_at_the_end() -> None:
     assert names(budgets=("1GB,2GB",), presets=("unlimited,vllm",)) == [
         "1GB vllm",
@@ -118,7 +137,7 @@ def test_repetitions_are_left_out() -> None:
 
 def test_what_is_not_listed_is_as_in_the_base() -> None:
     base = RunSpec(policy="turns", queueing=True, token_budget=99)
-    (spec,) = grid(GridOptions(budgets=("2GiB",), match_units=("32",)), base, PRESETS)
+    (spec,) = grid(GridOptions(budgets=("2GiB",), match_units=("32",)), base)
     assert spec == RunSpec(
         policy="turns", queueing=True, token_budget=99, budget_bytes=2 << 30, match_unit=32
     )
@@ -152,13 +171,13 @@ def test_what_is_not_listed_is_as_in_the_base() -> None:
 )
 def test_what_is_wrong_is_said_before_anything_runs(lists: dict[str, tuple[str, ...]], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
-        grid(GridOptions(**lists), BASE, PRESETS)
+        grid(GridOptions(**lists), BASE)
 
 
 def test_messages_stay_short_whatever_is_given() -> None:
     for field in GridOptions.__struct_fields__:
         with pytest.raises(ConfigError) as raised:
-            grid(GridOptions(**{field: ("x" * 100_000,)}), BASE, PRESETS)
+            grid(GridOptions(**{field: ("x" * 100_000,)}), BASE)
         assert len(str(raised.value)) < 1000, field
 
 
@@ -182,10 +201,10 @@ def test_decimal_and_binary_units() -> None:
 
 def test_the_present_one_is_a_point() -> None:
     base = RunSpec(budget_bytes=7)
-    assert parse_present("policy=turns+branch,eviction=marconi(alpha=1)", base, PRESETS) == RunSpec(
+    assert parse_present("policy=turns+branch,eviction=marconi(alpha=1)", base) == RunSpec(
         budget_bytes=7, policy="turns+branch", eviction="marconi(alpha=1)"
     )
-    assert parse_present("preset=vllm, match-unit=16", base, PRESETS) == RunSpec(
+    assert parse_present("preset=vllm, match-unit=16", base) == RunSpec(
         budget_bytes=7, preset="vllm", match_unit=16
     )
 
@@ -205,4 +224,4 @@ def test_the_present_one_is_a_point() -> None:
 )
 def test_a_present_one_that_is_none(text: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
-        parse_present(text, BASE, PRESETS)
+        parse_present(text, BASE)
