@@ -22,6 +22,7 @@ from milepost.cli.generate import generate
 from milepost.cli.inspect_checkpoint import inspect_checkpoint
 from milepost.cli.options import examples
 from milepost.cli.serve import serve
+from milepost.cli.simulate import simulate
 from milepost.cli.terminal import open_missing_streams, print_error
 from milepost.errors import InvariantError, MilepostError
 
@@ -37,6 +38,7 @@ DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
         'milepost generate --chat --prompt "The code for amber is 7412. What is the code for amber?"',
         "milepost chat",
         "milepost serve --port 8000",
+        "milepost simulate trace.jsonl.gz",
         "milepost inspect path/to/checkpoint",
     ),
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
@@ -50,7 +52,7 @@ def commands() -> None:
     """
 
 
-for command in (generate, chat, serve, explain, inspect_checkpoint, export_toy):
+for command in (generate, chat, serve, explain, simulate, inspect_checkpoint, export_toy):
     commands.add_command(command)
 
 
