@@ -79,6 +79,8 @@ def simulate(
     outputs = take_outputs(options, trace)
     base = take_base_spec(options)
     specs = _points(take_grid_options(options), base)
+    if recommend and all(spec.preset for spec in specs):
+        raise click.UsageError("--recommend names settings of Milepost. Add --policy, such as adaptive.")
     today: tuple[RunSpec, ...] = ()
     if present is not None:
         today = _at_each_budget(parse_present(present, base), specs)

@@ -11,7 +11,6 @@ import click
 import msgspec
 
 from milepost.cli.option_groups import option_group
-from milepost.config import EngineConfig
 from milepost.error_text import one_of
 from milepost.errors import ConfigError
 from milepost.sim.grid import LAYOUTS, GridOptions
@@ -131,7 +130,7 @@ _OPTIONS = (
     _engine(
         "--max-num-seqs",
         type=int,
-        default=EngineConfig(model="").max_num_seqs,
+        default=_DEFAULTS.max_num_seqs,
         show_default=True,
         metavar="N",
         help="Most requests that run at once.",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,8 +14,9 @@ from milepost.cli.sweep_progress import sweep_bar
 from milepost.cli.terminal import notes, print_notes, results, write
 from milepost.cli.trace_options import open_trace
 from milepost.sim.presets.names import PRESETS, explain_preset
-from milepost.sim.recommend import recommend
+from milepost.sim.recommend import Recommendation, recommend
 from milepost.sim.reports import table, to_json, write_csv, write_html, write_parquet
+from milepost.sim.reports.files import save
 from milepost.sim.runs import RunResult, RunSpec
 from milepost.sim.sweep import SweepCallbacks, check_points, run_sweep
 from milepost.sim.traces.options import TraceOptions
@@ -99,16 +99,28 @@ def _show(job: Job, found: Sequence[RunResult], today: Sequence[RunResult], seco
         console.print(table(found, today[0] if today else None, width=console.width))
     if job.recommends:
         console = notes() if job.outputs.on_stdout else results()
-        for budget in dict.fromkeys(result.budget_bytes for result in found):
-            same = [result for result in today if result.budget_bytes == budget]
-            console.print(recommend(found, same[0] if same else None, budget).text(), markup=False)
+        for recommendation in _recommendations(job, found, today):
+            console.print(recommendation.text(), markup=False)
     if notes().is_terminal:
         print_notes([f"{len(found)} points in {seconds:.1f} s."])
 
 
+def _recommendations(
+    job: Job, found: Sequence[RunResult], today: Sequence[RunResult]
+) -> list[Recommendation]:
+    """One for each budget at which Milepost itself was simulated."""
+    queueing = any(result.queueing for result in found)
+    budgets = dict.fromkeys(result.budget_bytes for result in found if not result.preset)
+    present = {result.budget_bytes: result for result in today}
+    return [
+        recommend(found, present.get(budget), budget, measure="goodput" if queueing else "hit_rate")
+        for budget in budgets
+    ]
+
+
 def _write(outputs: Outputs, found: Sequence[RunResult]) -> None:
     if outputs.json is not None and not outputs.on_stdout:
-        write_json(found, Path(outputs.json))
+        save(Path(outputs.json), to_json(found).encode())
     if outputs.csv is not None:
         write_csv(found, outputs.csv)
     if outputs.parquet is not None:
