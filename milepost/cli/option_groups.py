@@ -39,7 +39,7 @@ class GroupedCommand(click.Command):
         """Write one section a group; that of --help comes last."""
         sections: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):
-            record = parameter.get_help_record(ctx)
+            record = parameter.get_help_record(ctx) if isinstance(parameter, click.Option) else None
             if record is not None:
                 sections.setdefault(self._heading(parameter), []).append(record)
         for heading, records in sections.items():
@@ -49,7 +49,7 @@ class GroupedCommand(click.Command):
     def _heading(self, parameter: click.Parameter) -> str:
         if isinstance(parameter, GroupedOption):
             return parameter.group
-        return "Help" if parameter.name == "help" else self._shared_heading
+        return "Help" if "--help" in parameter.opts else self._shared_heading
 
 
 def option_group(heading: str) -> Callable[..., Callable[[F], F]]:

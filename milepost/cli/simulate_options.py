@@ -32,7 +32,7 @@ KV_ITEMSIZE = {"bf16": 2, "fp8": 1}
 STATE_ITEMSIZE = {"fp32": 4, "bf16": 2}
 
 TRACE_HEADING = "The trace"
-_compare = option_group("What is compared (lists with commas; each may be repeated)")
+_compare = option_group("What is compared; lists with commas, and options may be repeated")
 _engine = option_group("Model and engine")
 _time = option_group("Time")
 _trace = option_group(TRACE_HEADING)

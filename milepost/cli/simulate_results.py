@@ -99,15 +99,13 @@ def _show(job: Job, found: Sequence[RunResult], today: Sequence[RunResult], seco
         console.print(table(found, today[0] if today else None, width=console.width))
     if job.recommends:
         console = notes() if job.outputs.on_stdout else results()
-        for recommendation in _recommendations(job, found, today):
+        for recommendation in _recommendations(found, today):
             console.print(recommendation.text(), markup=False)
     if notes().is_terminal:
         print_notes([f"{len(found)} points in {seconds:.1f} s."])
 
 
-def _recommendations(
-    job: Job, found: Sequence[RunResult], today: Sequence[RunResult]
-) -> list[Recommendation]:
+def _recommendations(found: Sequence[RunResult], today: Sequence[RunResult]) -> list[Recommendation]:
     """One for each budget at which Milepost itself was simulated."""
     queueing = any(result.queueing for result in found)
     budgets = dict.fromkeys(result.budget_bytes for result in found if not result.preset)

@@ -81,9 +81,8 @@ class GridOptions(msgspec.Struct, frozen=True, kw_only=True):
 def grid(options: GridOptions, base: RunSpec) -> tuple[RunSpec, ...]:
     """Every point that `options` ask for, by budget first; what they leave open is as in `base`.
 
-    A preset finds its own block size.
-
-    The preset "unlimited" has no budget and comes once, at the end. With presets and none of policies, evictions and layouts there are no points but the presets'.
+    A preset finds its own block size; "unlimited" has no budget either and comes once, at the end. With
+    presets and none of policies, evictions and layouts there are no points but the presets'.
 
     Args:
         options: the lists.
