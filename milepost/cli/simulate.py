@@ -72,8 +72,6 @@ def simulate(
         show_presets()
         return
     trace, options["json"], ray = _tell_apart(trace, options["json"], ray)
-    if present is not None and not recommend:
-        raise click.UsageError("--present is what --recommend compares with. Add --recommend.")
     if jobs < 0:
         raise ConfigError(f"--jobs must be at least 1, or 0 for all usable cores. Given: {jobs}.")
     outputs = take_outputs(options, trace)

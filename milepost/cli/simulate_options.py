@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -190,7 +192,7 @@ _OPTIONS = (
     _results(
         "--present",
         metavar="SETTINGS",
-        help="What runs today, which --recommend compares with: policy=turns+branch,eviction=lru or "
+        help="What runs today, over which gains are counted: policy=turns+branch,eviction=lru or "
         "preset=vllm,match_unit=16.",
     ),
     _results(
@@ -260,10 +262,24 @@ def take_outputs(options: dict[str, Any], trace: Path) -> Outputs:
     for option, path in outputs.files.items():
         if path.is_dir():
             raise ConfigError(f"{option} must name a file. Given: {path}, a folder.")
+        if not _is_writable(path):
+            raise ConfigError(f"{option}: {path} can't be written. Name another file.")
         before = taken.setdefault(path.resolve(), option)
         if before != option and not path.is_char_device():
             raise ConfigError(f"{option} would overwrite the file of {before}, {path}. Name another one.")
+    if outputs.parquet is not None and find_spec("polars") is None:
+        raise ConfigError(
+            "--parquet needs polars, which is not installed. Run `pip install 'milepost[simulate]'`, or "
+            "give --csv."
+        )
     return outputs
+
+
+def _is_writable(path: Path) -> bool:
+    """As far as can be told before it is: folders that are missing are made."""
+    while not path.exists() and path.parent != path:
+        path = path.parent
+    return os.access(path, os.W_OK)
 
 
 def take_grid_options(options: dict[str, Any]) -> GridOptions:

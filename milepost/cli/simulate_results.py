@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -62,6 +63,7 @@ def run_job(job: Job) -> None:
     wanted = sorted((*job.present, *job.specs), key=lambda spec: order.index(spec.budget_bytes))
     checked = check_points(wanted, trace)
     specs = tuple(dict.fromkeys(checked))
+    print_notes(_about_units(specs, trace))
     present = {checked[wanted.index(spec)] for spec in job.present}
     started = time.perf_counter()
     found = _run(job, specs, trace)
@@ -69,6 +71,15 @@ def run_job(job: Job) -> None:
     today = [result for spec, result in zip(specs, found, strict=True) if spec in present]
     _show(job, found, today, seconds)
     _write(job.outputs, found)
+
+
+def _about_units(specs: Sequence[RunSpec], trace: Trace) -> list[str]:
+    if not any(0 < spec.match_unit < trace.block_size for spec in specs):
+        return []
+    blocks = f"{trace.name} tells tokens apart by blocks of {trace.block_size}"
+    return [
+        f"{blocks}: a smaller match unit can hit more than is shown here, by less than a block a request."
+    ]
 
 
 def _run(job: Job, specs: Sequence[RunSpec], trace: Trace) -> list[RunResult]:
@@ -98,9 +109,11 @@ def _show(job: Job, found: Sequence[RunResult], today: Sequence[RunResult], seco
         console = results()
         console.print(table(found, today[0] if today else None, width=console.width))
     if job.recommends:
-        console = notes() if job.outputs.on_stdout else results()
-        for recommendation in _recommendations(found, today):
-            console.print(recommendation.text(), markup=False)
+        text = "\n".join(recommendation.text() for recommendation in _recommendations(found, today))
+        if job.outputs.on_stdout:
+            print(text, file=sys.stderr)
+        else:
+            write(text)
     if notes().is_terminal:
         print_notes([f"{len(found)} points in {seconds:.1f} s."])
 

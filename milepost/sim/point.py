@@ -12,6 +12,7 @@ from milepost.model_spec import ModelSpec
 from milepost.sim.cost import CostModel
 from milepost.sim.cost_model import find_cost_model
 from milepost.sim.grid import point_name
+from milepost.sim.keys import BlockHasher
 from milepost.sim.models import find_model
 from milepost.sim.presets.names import find_preset
 from milepost.sim.runs import RequestOutcome, RunResult, RunSpec
@@ -105,6 +106,8 @@ def check_points(specs: Sequence[RunSpec], trace: Trace) -> tuple[RunSpec, ...]:
 
 def _identity(spec: RunSpec, trace: Trace) -> tuple[object, ...]:
     """What a point comes to: equal for points that would run alike."""
+    if spec.match_unit and trace.block_size > 1:
+        BlockHasher(spec.match_unit, trace.block_size)  # says what does not fit
     _, simulation = _compose(spec, trace, None)
     parts = simulation.parts
     plain = msgspec.structs.replace(spec, policy="", eviction="", match_unit=0, block_size=0)

@@ -9,6 +9,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -26,7 +27,9 @@ from tests.sim.block_traces import random_trace
 
 OnRequest = Callable[[RequestOutcome], None] | None
 SPECS = [
-    RunSpec(policy=policy, eviction=eviction) for policy in ("last", "turns") for eviction in ("lru", "value")
+    RunSpec(budget_bytes=1_000_000, policy=policy, eviction=eviction)
+    for policy in ("last", "turns")
+    for eviction in ("lru", "value")
 ]
 
 
@@ -116,15 +119,15 @@ def test_a_bug_keeps_its_kind_and_names_its_point(trace: Trace, jobs: int, kind:
         assert "raise error()" in notes, "the traceback of the process"
 
 
-class Unpicklable(Exception):
+class UnpicklableError(Exception):
     def __init__(self, one: str, two: str) -> None:
         super().__init__(one)
         self.two = two
 
 
 def test_an_error_that_cannot_travel_is_told_all_the_same(trace: Trace) -> None:
-    with pytest.raises(RuntimeError, match="Unpicklable: a") as raised:
-        run_sweep(SPECS, trace, jobs=2, run=failing(lambda: Unpicklable("a", "b")))
+    with pytest.raises(RuntimeError, match="UnpicklableError: a") as raised:
+        run_sweep(SPECS, trace, jobs=2, run=failing(lambda: UnpicklableError("a", "b")))
     assert "in the point: 1MB last value paged" in "\n".join(raised.value.__notes__)
 
 
@@ -140,10 +143,8 @@ def test_a_process_that_dies_is_told(trace: Trace) -> None:
 
 def test_nobody_is_left_behind(trace: Trace) -> None:
     for run in (run_small, failing(lambda: ConfigError("x"))):
-        try:
+        with suppress(ConfigError):
             run_sweep(SPECS, trace, jobs=3, run=run)
-        except ConfigError:
-            pass
         assert children(os.getpid()) == []
 
 
