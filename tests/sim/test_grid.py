@@ -163,7 +163,7 @@ def test_what_is_not_listed_is_as_in_the_base() -> None:
         ({"presets": ("vlm",)}, "Did you mean 'vllm'"),
         ({"match_units": ("0",)}, "match_unit must be a number of tokens, 1 to"),
         ({"match_units": ("1.5",)}, "match_unit must be a number of tokens"),
-        ({"match_units": ("９",)}, "match_unit must be a number of tokens"),
+        ({"match_units": ("\uff19",)}, "match_unit must be a number of tokens"),
         ({"block_sizes": ("9" * 5000,)}, "block_size must be a number of tokens"),
         ({"block_sizes": ("block",)}, "block_size must be a number of tokens"),
         ({"match_units": (",".join(map(str, range(1, MAX_POINTS + 2))),)}, "at most 10,000 points"),

@@ -20,7 +20,7 @@ from tests.sim.test_sweep import SPECS, failing, run_small, untimed
 
 
 class StandIn(ModuleType):
-    """Runs a task when it is asked for its value, the last one first; whatever crosses is pickled, as there."""
+    """Runs a task when asked for its value, the last one first; whatever crosses is pickled, as there."""
 
     def __init__(self) -> None:
         super().__init__("ray")
@@ -50,8 +50,8 @@ class StandIn(ModuleType):
                 sent = pickle.dumps(spec)
 
                 def value() -> bytes:
-                    trace = pickle.loads(stand_in.stored[stored])
-                    return pickle.dumps(function(pickle.loads(sent), trace, *more))
+                    trace = pickle.loads(stand_in.stored[stored])  # noqa: S301 - our own
+                    return pickle.dumps(function(pickle.loads(sent), trace, *more))  # noqa: S301
 
                 return value
 
@@ -64,7 +64,7 @@ class StandIn(ModuleType):
     def get(self, task: Callable[[], bytes]) -> object:
         if self.loses is not None:
             raise RuntimeError("the node died")
-        return pickle.loads(task())
+        return pickle.loads(task())  # noqa: S301
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ def test_an_address_is_ray_s(ray: StandIn, trace: Trace) -> None:
 
 
 def test_an_error_names_its_point(ray: StandIn, trace: Trace) -> None:
-    with pytest.raises(ConfigError, match="^1MB last value paged: too small$"):
+    with pytest.raises(ConfigError, match=r"^1MB last value paged: too small$"):
         run_sweep_on_ray(SPECS, trace, run=failing(lambda: ConfigError("too small")))
     assert not ray.is_up
 
