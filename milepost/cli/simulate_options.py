@@ -277,9 +277,10 @@ def take_outputs(options: dict[str, Any], trace: Path) -> Outputs:
 
 def _is_writable(path: Path) -> bool:
     """As far as can be told before it is: folders that are missing are made."""
-    while not path.exists() and path.parent != path:
-        path = path.parent
-    return os.access(path, os.W_OK)
+    if path.exists():
+        return os.access(path, os.W_OK)
+    folder = next(parent for parent in path.absolute().parents if parent.exists())
+    return folder.is_dir() and os.access(folder, os.W_OK)
 
 
 def take_grid_options(options: dict[str, Any]) -> GridOptions:

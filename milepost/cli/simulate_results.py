@@ -57,13 +57,12 @@ def run_job(job: Job) -> None:
         InputError: the trace can't be read, points can't be run, or results can't be written.
     """
     trace = open_trace(job.trace, job.trace_options)
-    print_notes(trace.notes)
     # What runs today comes first of its budget: gains are counted over it.
     order = [*dict.fromkeys(spec.budget_bytes for spec in job.specs)]
     wanted = sorted((*job.present, *job.specs), key=lambda spec: order.index(spec.budget_bytes))
     checked = check_points(wanted, trace)
     specs = tuple(dict.fromkeys(checked))
-    print_notes(_about_units(specs, trace))
+    print_notes([*trace.notes, *_about_units(specs, trace)])
     present = {checked[wanted.index(spec)] for spec in job.present}
     started = time.perf_counter()
     found = _run(job, specs, trace)
