@@ -20,9 +20,7 @@ from milepost.sim.setup import Parts, parts_of
 from milepost.sim.simulation import Simulation
 from milepost.sim.traces.trace import Trace
 
-__all__ = ["NO_SNAPSHOTS", "PointRunner", "check_points", "run_point"]
-
-NO_SNAPSHOTS = "none"
+__all__ = ["PointRunner", "check_points", "run_point"]
 
 PointRunner = Callable[[RunSpec, Trace, Callable[[RequestOutcome], None] | None], RunResult]
 """Runs one point and tells of each request."""
@@ -83,11 +81,11 @@ def check_points(specs: Sequence[RunSpec], trace: Trace) -> tuple[RunSpec, ...]:
     """
     if not trace.requests:
         raise InputError(f"{trace.name} has no requests; there is nothing to replay. Give another trace.")
-    if not trace.has_content and any(spec.preset or spec.policy != NO_SNAPSHOTS for spec in specs):
+    if not trace.has_content:
         raise InputError(
-            f"{trace.name} ({trace.form}) has lengths only: it does not say which tokens are equal, so "
-            "no reuse can be computed. Give a trace with hashes, token ids or messages; or --policy none, to "
-            "simulate times without a cache."
+            f"{trace.name} ({trace.form}) has lengths only: it does not say which tokens are equal, so no "
+            "reuse can be computed. Give a trace with hashes, token ids or messages; 'milepost trace stats' "
+            "shows the lengths."
         )
     first: dict[tuple[object, ...], RunSpec] = {}
     checked: list[RunSpec] = []

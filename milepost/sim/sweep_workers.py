@@ -16,7 +16,8 @@ import threading
 import time
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
@@ -111,7 +112,8 @@ def run_in_processes(
     """
     workers: list[_Worker] = []
     try:
-        workers.extend(_start(specs, trace, callbacks, run) for _ in range(processes))
+        with _interrupts_wait():
+            workers.extend(_start(specs, trace, callbacks, run) for _ in range(processes))
         return _drive(workers, specs, callbacks)
     finally:
         for worker in workers:
@@ -164,6 +166,19 @@ def _start(specs: Sequence[RunSpec], trace: Trace, callbacks: SweepCallbacks, ru
         process.start()
     theirs.close()
     return _Worker(process, ours)
+
+
+@contextmanager
+def _interrupts_wait() -> Iterator[None]:
+    """Ctrl-C waits until the end: in a hook that runs beside a fork it would be lost."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 # --- in the process ---------------------------------------------------------------------------------

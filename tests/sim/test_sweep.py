@@ -154,6 +154,21 @@ def test_jobs_are_counted_from_one(trace: Trace, jobs: int) -> None:
         run_sweep(SPECS, trace, jobs=jobs)
 
 
+def test_an_interrupt_beside_a_fork_is_not_lost(trace: Trace) -> None:
+    wanted = [os.getpid()]
+
+    def interrupt() -> None:
+        # Python prints what a hook raises, and goes on.
+        if wanted == [os.getpid()]:
+            wanted.clear()
+            os.kill(os.getpid(), signal.SIGINT)
+
+    os.register_at_fork(after_in_parent=interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        run_sweep(SPECS, trace, jobs=2, run=run_small)
+    assert children(os.getpid()) == []
+
+
 # --- ends from outside ------------------------------------------------------------------------------
 
 SLOW = """
