@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 import pytest
 
-from milepost.cli.app import commands
+from milepost.cli.app import commands, run
 from milepost.cli.serve import serve
 from milepost.config import EngineConfig
 from milepost.testing.toy_checkpoint import write_toy_checkpoint
@@ -63,6 +63,23 @@ def test_milepost_commands_parse(words: list[str], tmp_path: Path, monkeypatch: 
     command = commands.commands[name]
     assert isinstance(command, click.Command)
     command.make_context(name, arguments).close()
+
+
+@pytest.mark.parametrize(
+    "words", [words for words in command_lines() if words[:2] == ["milepost", "simulate"]], ids=" ".join
+)
+def test_simulate_commands_run(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sample = next(word for word in words if (ROOT / word).is_file())
+    (tmp_path / sample).parent.mkdir(parents=True)
+    (tmp_path / sample).symlink_to(ROOT / sample)
+    monkeypatch.chdir(tmp_path)
+    assert run(words[1:]) == 0
+    out, err = capsys.readouterr()
+    assert "hit rate" in out
+    assert err == ""
+    assert ("--html" in words) == (tmp_path / "report.html").exists()
 
 
 def test_pip_lines_are_what_make_installs() -> None:
