@@ -129,10 +129,10 @@ def _drive(
     waiting = iter(range(len(specs)))
     for worker in workers:
         worker.give(next(waiting))
-    busy = {worker.connection: worker for worker in workers}
+    busy = [*workers]
     while busy:
-        for ready in wait([*busy]):
-            worker = busy[ready]  # type: ignore[index] - only connections were given
+        ready = wait([worker.connection for worker in busy])
+        for worker in [worker for worker in busy if worker.connection in ready]:
             word = worker.hear(specs[worker.index])
             if isinstance(word, _Failed):
                 raise word.error
@@ -144,7 +144,7 @@ def _drive(
             callbacks.tell(worker.index, word.result, word.outcomes)
             index = next(waiting, None)
             if index is None:
-                del busy[worker.connection]
+                busy.remove(worker)
             else:
                 worker.give(index)
     return [results[index] for index in range(len(specs))]
@@ -154,7 +154,7 @@ def _start(specs: Sequence[RunSpec], trace: Trace, callbacks: SweepCallbacks, ru
     # Where a fork is not what the system is made for, a fresh process gets a pickled copy.
     context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(
+    process: BaseProcess = context.Process(  # type: ignore[attr-defined]  # every context has one
         target=_serve,
         args=(theirs, specs, trace, callbacks.keeps_outcomes, run),
         name="milepost-sweep",
