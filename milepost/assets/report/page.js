@@ -45,7 +45,8 @@
       hovermode: layout.hovermode || "closest",
       height: layout.height || canvas.clientHeight,
       width: canvas.clientWidth,
-      margin: { l: 8, r: 12, t: 10, b: 8 },
+      margin: { l: 8, r: 12, t: 26, b: 8 },
+      modebar: { bgcolor: "rgba(0,0,0,0)", color: colour("--soft"), activecolor: colour("--accent") },
       showlegend: false,
       dragmode: matchMedia("(pointer: coarse)").matches ? false : "zoom",
       xaxis: axis(layout.xaxis),
@@ -161,8 +162,8 @@
   }
 
   function fillRuns() {
-    const { runs, best } = report.workloads[workload];
-    run = best;
+    const { runs, first } = report.workloads[workload];
+    run = first;
     const select = document.getElementById("chosen");
     fill(select, runs.map((one) => one.name), (number) => { run = number; drawAll(); });
     select.value = run;

@@ -54,7 +54,7 @@ def to_json(results: Sequence[RunResult]) -> str:
     return "[\n" + ",\n".join(lines) + "\n]\n"
 
 
-def _finite(value: Any) -> Any:
+def _finite(value: Any) -> Any:  # noqa: ANN401 - JSON of any depth
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):

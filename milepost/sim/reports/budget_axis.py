@@ -1,4 +1,4 @@
-"""An axis of budgets: logarithmic, with a column for "unlimited" at its right end."""
+"""Axes of bytes, for plotly: of budgets, with a column for "unlimited" at the right, and of bytes held."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from milepost.sim.reports.labels import budget_text
+from milepost.sim.reports.labels import budget_text, bytes_text
 from milepost.sim.runs import RunResult
 
-__all__ = ["BudgetAxis"]
+__all__ = ["BudgetAxis", "bytes_axis"]
 
 _LEAST_STEP = 0.3  # decades from the last budget to the unlimited column
-_LABEL_SHARE = 0.13  # of the axis: what a label needs, on a narrow screen too
+_LABEL_SHARE = 0.16  # of the axis: what a label needs, on a narrow screen too
 
 
 class BudgetAxis:
@@ -76,3 +76,24 @@ class BudgetAxis:
                 ticks.append(budget)
                 last = place
         return ticks[::-1]
+
+
+def bytes_axis(places: Sequence[float]) -> dict[str, Any]:
+    """A logarithmic axis for positive numbers of GB, with a label at 1, 2 and 5 of each power, or at 1."""
+    logs = [math.log10(place) for place in places] or [0.0]
+    low, high = min(logs) - 0.12, max(logs) + 0.12
+    powers = range(math.floor(low), math.ceil(high) + 1)
+    digits = (1, 2, 5) if high - low < 2 else (1,)
+    ticks = [digit * 10.0**power for power in powers for digit in digits]
+    shown: list[float] = []
+    for tick in (tick for tick in reversed(ticks) if low <= math.log10(tick) <= high):
+        if not shown or math.log10(shown[0] / tick) >= 1.4 * _LABEL_SHARE * (high - low):
+            shown.insert(0, tick)
+    return {
+        "type": "log",
+        "range": [low, high],
+        "tickvals": shown,
+        "ticktext": [bytes_text(tick * 1e9) for tick in shown],
+        "tickangle": 0,
+        "title": {"text": "cached bytes, mean over time"},
+    }

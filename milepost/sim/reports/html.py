@@ -80,10 +80,9 @@ def to_html(results: Sequence[RunResult], *, command: str = "", present: RunResu
 
 
 _GENERAL_NOTES = (
-    "Every figure comes from a replay of the trace through Milepost's own scheduler, prefix index and policies; "
-    "presets are simplified models of other engines.",
-    "A hit is a prompt's tokens that were not computed: their KV and a snapshot of the state at their end were "
-    "both cached.",
+    "Every figure comes from a replay of the trace through Milepost's own scheduler, index and policies.",
+    "Presets are simplified models of other engines.",
+    "A hit is tokens that were not computed: their KV and a snapshot of the state at their end were cached.",
 )
 
 
@@ -117,7 +116,7 @@ def _workloads(results: Sequence[RunResult], names: Names, looks: dict[str, Look
         {
             "name": name,
             "plots": Comparison(group, names, looks).plots(),
-            "best": max(range(len(group)), key=lambda i: (not group[i].preset, group[i].hit_rate)),
+            "first": max(range(len(group)), key=lambda i: _interest(group[i])),
             "runs": [
                 {"name": names.run(result), "facts": facts(result), "plots": run_plots(result)}
                 for result in group
@@ -125,6 +124,11 @@ def _workloads(results: Sequence[RunResult], names: Names, looks: dict[str, Look
         }
         for name, group in groups.items()
     ]
+
+
+def _interest(result: RunResult) -> tuple[bool, bool, float]:
+    """What is shown first: our own engine with a limit, where it hits most."""
+    return not result.preset, result.budget_bytes is not None, result.hit_rate
 
 
 # -- the head ---------------------------------------------------------------------------------------
@@ -157,7 +161,9 @@ def _same(results: Sequence[RunResult], field: str) -> bool:
 
 def _winners(results: Sequence[RunResult], names: Names) -> str:
     """The best of our own policies at each budget, where there is something to choose from."""
-    own = [r for r in results if not r.preset and not r.policy.startswith(_BOUNDS) and r.eviction not in _BOUNDS]
+    own = [
+        r for r in results if not r.preset and not r.policy.startswith(_BOUNDS) and r.eviction not in _BOUNDS
+    ]
     if len({names.workload(result) for result in results}) > 1:
         return ""
     budgets = sorted({result.budget_bytes for result in own}, key=lambda b: (b is None, b or 0))
@@ -176,9 +182,10 @@ def _winners(results: Sequence[RunResult], names: Names) -> str:
 def _latency(results: Sequence[RunResult]) -> str:
     if all(result.ttft is None for result in results):
         return NO_TIMES
-    kinds = {result.queueing for result in results}
-    how = {
-        (False,): "of an idle engine: each request is served alone, the moment it arrives",
-        (True,): "with queueing: requests wait for each other and share steps",
-    }.get(tuple(kinds), "with queueing or alone, as the workload says")
+    queueing = {result.queueing for result in results}
+    how = "with queueing or alone, as the workload says"
+    if queueing == {True}:
+        how = "with queueing: requests wait for each other and share steps"
+    elif queueing == {False}:
+        how = "of an idle engine: each request is served alone, the moment it arrives"
     return f"Time to first token and time per output token, {how}."

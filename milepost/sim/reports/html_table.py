@@ -37,7 +37,9 @@ def html_table(results: Sequence[RunResult], names: Names, present: RunResult | 
     columns: list[tuple[str, list[str]]] = []
     for name in names.varying or ["policy"]:
         number = _NUMBERS.get(name)
-        columns.append((name, [_field(FIELDS[name](r), None if number is None else number(r)) for r in results]))
+        columns.append(
+            (name, [_field(FIELDS[name](r), None if number is None else number(r)) for r in results])
+        )
     columns.append(("hit rate", [_number(r.hit_rate, f"{r.hit_rate:.2%}") for r in results]))
     gains = [100 * (r.hit_rate - base.hit_rate) for r, base in zip(results, bases, strict=True)]
     if len(results) > 1:
@@ -72,8 +74,5 @@ def _field(text: str, number: float | None) -> str:
 
 def _number(value: float | None, text: str) -> str:
     """A cell that sorts by its value, last where it has none."""
-    if value is None:
-        sort_by = ""
-    else:
-        sort_by = "1e999" if value == float("inf") else f"{value:.9g}"
-    return f'<td class="number" data-value="{sort_by}">{escape(text)}</td>'
+    by = "" if value is None else "1e999" if value == float("inf") else f"{value:.9g}"
+    return f'<td class="number" data-value="{by}">{escape(text)}</td>'

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from html import escape
 from typing import Any
 
-from milepost.sim.reports.budget_axis import BudgetAxis
+from milepost.sim.reports.budget_axis import BudgetAxis, bytes_axis
 from milepost.sim.reports.labels import (
     CAUSES,
     Names,
@@ -132,19 +132,13 @@ class Comparison:
     # -- the front --------------------------------------------------------------------------------
 
     def _fronts(self) -> list[Plot]:
-        bytes_axis = {
-            "title": {"text": "cached bytes, mean over time (GB)"},
-            "rangemode": "tozero",
-            "tickformat": ",~r",
-        }
-        views = [
-            self._front(
-                "hit rate against bytes",
-                [((r.state_bytes_mean + r.kv_bytes_mean) / 1e9, r.hit_rate, r) for r in self._results],
-                {"xaxis": bytes_axis, "yaxis": _SHARE},
-                higher=True,
-            )
+        held = [
+            ((r.state_bytes_mean + r.kv_bytes_mean) / 1e9, r.hit_rate, r)
+            for r in self._results
+            if r.state_bytes_mean + r.kv_bytes_mean > 0
         ]
+        layout: dict[str, Any] = {"xaxis": bytes_axis([x for x, _, _ in held]), "yaxis": _SHARE}
+        views = [self._front("hit rate against bytes", held, layout, higher=True)]
         timed = [
             (self._axis.place(r.budget_bytes), r.ttft.p90, r) for r in self._results if r.ttft is not None
         ]
@@ -179,11 +173,13 @@ class Comparison:
             mine = [i for i, (_, _, r) in enumerate(points) if self._names.series(r) == series]
             if not mine:
                 continue
-            x, y, text = zip(*((points[i][0], points[i][1], self._hover(points[i][2])) for i in mine), strict=True)
+            x, y, text = zip(
+                *((points[i][0], points[i][1], self._hover(points[i][2])) for i in mine), strict=True
+            )
             trace = self._trace(series, x, y, text, mode="markers")
             trace["marker"] |= {
-                "size": [12 if i in best else 8 for i in mine],
-                "opacity": [1 if i in best else 0.55 for i in mine],
+                "size": [13 if i in best else 8 for i in mine],
+                "opacity": [1 if i in best else 0.75 for i in mine],
             }
             data.append(trace)
         return {"name": name, "data": data, "layout": layout}
@@ -221,9 +217,9 @@ class Comparison:
 
 
 def front(points: Sequence[tuple[float, float]]) -> set[int]:
-    """Places of the points of which no other has less or the same x with more or the same y, and is not equal.
+    """Places of the points on the Pareto front of "little x, much y".
 
-    That is the Pareto front of "little x, much y".
+    Those are the ones than which no other point has as little x and as much y, equal points apart.
     """
     best: set[int] = set()
     order = sorted(range(len(points)), key=lambda i: (points[i][0], -points[i][1]))
@@ -246,7 +242,9 @@ def _causes(results: Sequence[RunResult]) -> list[str]:
     return [cause for cause in CAUSES if cause in seen] + [cause for cause in seen if cause not in CAUSES]
 
 
-def _bar(name: str, colour: str, rows: Sequence[str], counts: Sequence[tuple[int, RunResult]]) -> dict[str, Any]:
+def _bar(
+    name: str, colour: str, rows: Sequence[str], counts: Sequence[tuple[int, RunResult]]
+) -> dict[str, Any]:
     shares = [count / max(result.input_tokens, 1) for count, result in counts]
     return {
         "type": "bar",

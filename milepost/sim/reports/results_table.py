@@ -16,7 +16,7 @@ from milepost.sim.runs import RunResult
 __all__ = ["table"]
 
 _GB = 1e9
-_PADDING = 2
+_PADDING = 3
 _TOP_LOSSES = 2
 _NARROWEST_NAME = 8
 
@@ -31,7 +31,14 @@ class _Column(msgspec.Struct, frozen=True):
 
     @property
     def width(self) -> int:
-        return max(map(cell_len, [self.title, *self.cells])) + _PADDING
+        return max(map(cell_len, [self.title, *self.cells]))
+
+    @property
+    def least(self) -> int:
+        """Numbers keep their line; a name may be folded once, and not to shreds."""
+        return (
+            self.width if self.right or self.rank else min(self.width, max(_NARROWEST_NAME, self.width // 2))
+        )
 
 
 def table(results: Sequence[RunResult], present: RunResult | None = None, *, width: int = 200) -> Table:
@@ -53,6 +60,7 @@ def table(results: Sequence[RunResult], present: RunResult | None = None, *, wid
             escape(column.title),
             justify="right" if column.right else "left",
             no_wrap=column.right,
+            min_width=column.least,
             overflow="fold",
         )
     for cells in zip(*(column.cells for column in shown), strict=True):
@@ -122,11 +130,7 @@ def _fit(columns: list[_Column], width: int) -> tuple[list[_Column], list[str]]:
 
 
 def _least_width(columns: Sequence[_Column]) -> int:
-    """Numbers keep their line; a name may be folded, at least once and not to shreds."""
-    return 1 + sum(
-        column.width if column.right else min(column.width, max(_NARROWEST_NAME, column.width // 2))
-        for column in columns
-    )
+    return 1 + sum(column.least + _PADDING for column in columns)
 
 
 def _caption(results: Sequence[RunResult], names: Names, dropped: Sequence[str]) -> str:
@@ -141,7 +145,7 @@ def _caption(results: Sequence[RunResult], names: Names, dropped: Sequence[str])
     lines = [", ".join(constant) + "."]
     if len(results) > 1:
         lines.append(
-            "Gain: points of hit rate over the row marked · of the same budget; GB: 10^9 bytes, mean over time."
+            "Gain: points of hit rate over the row marked · of the same budget. GB: 10^9 bytes, means."
         )
     if dropped:
         lines.append(f"No room for: {', '.join(dropped)}. A wider terminal or --json shows them.")

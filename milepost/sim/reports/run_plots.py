@@ -60,7 +60,7 @@ def _over_time(result: RunResult) -> dict[str, Any]:
     layout: dict[str, Any] = {
         "hovermode": "x unified",
         "xaxis": {"title": {"text": f"simulated {unit}"}, "rangemode": "tozero"},
-        "yaxis": {"title": {"text": "cached (GB)"}, "rangemode": "tozero"},
+        "yaxis": {"title": {"text": "cached (GB)"}, "rangemode": "tozero", "tickformat": ",~r"},
     }
     if result.budget_bytes is not None:
         data.append(
@@ -108,7 +108,7 @@ def _by_depth(result: RunResult) -> dict[str, Any]:
                 "name": name,
                 "x": [*range(end)],
                 "y": list(counts[:end]),
-                "text": [f"{where}<br><b>{count:,}</b> {name}" for where, count in zip(bins, counts, strict=False)],
+                "text": [f"{where}<br><b>{n:,}</b> {name}" for where, n in zip(bins, counts, strict=False)],
                 "textposition": "none",
                 "hovertemplate": "%{text}<extra></extra>",
                 "marker": {"color": colour, "opacity": 0.45 if name == "written" else 1},
