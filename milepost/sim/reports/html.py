@@ -18,7 +18,7 @@ from milepost.sim.reports.files import save
 from milepost.sim.reports.html_table import html_table
 from milepost.sim.reports.labels import Names, budget_text, count_text
 from milepost.sim.reports.looks import Look, looks_of
-from milepost.sim.reports.plots import NO_TIMES, Comparison
+from milepost.sim.reports.plots import Comparison
 from milepost.sim.reports.run_plots import facts, run_plots
 from milepost.sim.runs import RunResult
 
@@ -181,7 +181,7 @@ def _winners(results: Sequence[RunResult], names: Names) -> str:
 
 def _latency(results: Sequence[RunResult]) -> str:
     if all(result.ttft is None for result in results):
-        return NO_TIMES
+        return "Time to first token and time per output token."
     queueing = {result.queueing for result in results}
     how = "with queueing or alone, as the workload says"
     if queueing == {True}:

@@ -82,7 +82,7 @@ def policy_text(result: RunResult) -> str:
 FIELDS: dict[str, Callable[[RunResult], str]] = {
     "trace": lambda result: result.trace,
     "model": lambda result: result.model,
-    "hardware": lambda result: result.hardware or "no model of time",
+    "hardware": lambda result: result.hardware or "none",
     "serving": lambda result: "queueing" if result.queueing else "each request alone",
     "budget": lambda result: budget_text(result.budget_bytes),
     "policy": policy_text,
@@ -116,14 +116,12 @@ class Names:
                 self.constant[name] = values.pop()
         # What a preset brings with it belongs to its name: it does not make the other rows' names longer.
         own = [result for result in results if not result.preset]
-        self._variant = [
-            name for name in _VARIANT if name in self.varying and len({FIELDS[name](r) for r in own}) > 1
-        ]
-        self._presets_vary = [
-            name
-            for name in self._variant
-            if any(len({FIELDS[name](r) for r in results if r.preset == p}) > 1 for p in _presets(results))
-        ]
+        self._variant = _differing([own])
+        presets: dict[str, list[RunResult]] = {}
+        for result in results:
+            presets.setdefault(result.preset, []).append(result)
+        presets.pop("", None)
+        self._preset_variant = _differing([*presets.values()])
 
     def workload(self, result: RunResult) -> str:
         """What was run on what: results of different workloads are not to be compared."""
@@ -132,7 +130,7 @@ class Names:
 
     def series(self, result: RunResult) -> str:
         """A result's name but for its budget and workload."""
-        names = self._presets_vary if result.preset else self._variant
+        names = self._preset_variant if result.preset else self._variant
         return " · ".join([policy_text(result), *(self._variant_text(name, result) for name in names)])
 
     def run(self, result: RunResult) -> str:
@@ -144,8 +142,9 @@ class Names:
         return f"{name} {text}" if name in {"match unit", "block"} else text
 
 
-def _presets(results: Sequence[RunResult]) -> set[str]:
-    return {result.preset for result in results if result.preset}
+def _differing(groups: Sequence[Sequence[RunResult]]) -> list[str]:
+    """Fields of a variant in which results of one group differ."""
+    return [name for name in _VARIANT if any(len({FIELDS[name](r) for r in group}) > 1 for group in groups)]
 
 
 def baselines(results: Sequence[RunResult], present: RunResult | None = None) -> list[RunResult]:

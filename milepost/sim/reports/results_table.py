@@ -51,6 +51,8 @@ def table(results: Sequence[RunResult], present: RunResult | None = None, *, wid
         width: of the terminal, in characters. Columns that don't fit are left out, the least important
             first, and named in the caption.
     """
+    if not results:
+        return Table("No results.", box=SIMPLE_HEAD)
     names = Names(results)
     columns = [column for column in _columns(results, names, present) if any(column.cells)]
     shown, dropped = _fit(columns, width)
@@ -73,7 +75,7 @@ def _columns(results: Sequence[RunResult], names: Names, present: RunResult | No
         _Column(name, [FIELDS[name](result) for result in results], 0, right=name in _NUMBERS)
         for name in names.varying
     ]
-    if not names.varying and results:
+    if not names.varying:
         columns.append(_Column("policy", [FIELDS["policy"](result) for result in results], 0, right=False))
     bases = baselines(results, present)
     columns.append(_column("hit rate", 0, results, lambda r: f"{r.hit_rate:.2%}"))
@@ -134,8 +136,6 @@ def _least_width(columns: Sequence[_Column]) -> int:
 
 
 def _caption(results: Sequence[RunResult], names: Names, dropped: Sequence[str]) -> str:
-    if not results:
-        return "No results."
     constant = [f"{name} {value}" for name, value in names.constant.items() if name != "policy"]
     if names.varying and "policy" in names.constant:
         constant.append(f"policy {names.constant['policy']}")
