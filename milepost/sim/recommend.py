@@ -22,6 +22,9 @@ Measure = Literal["hit_rate", "goodput"]
 
 _CLOSE_POINTS = 0.5
 _CLOSE_SHARE = 0.01
+# Less than these is not said: it would read as 1.00 times, or as 0 ms.
+_SEEN = 1.005
+_LEAST_SECONDS = 0.0005
 
 
 class Gain(msgspec.Struct, frozen=True, kw_only=True):
@@ -288,11 +291,11 @@ def _gain_text(gain: Gain) -> str:
     if gain.tokens_saved:
         how = "saved" if gain.tokens_saved > 0 else "lost"
         words.append(f"{count_text(abs(gain.tokens_saved))} tokens {how}")
-    if gain.computed_ratio is not None and gain.computed_ratio >= 1:
+    if gain.computed_ratio is not None and gain.computed_ratio >= _SEEN:
         words.append(f"{gain.computed_ratio:.2f} times fewer computed")
-    if gain.ttft_p90_change is not None:
+    if gain.ttft_p90_change is not None and abs(gain.ttft_p90_change) >= _LEAST_SECONDS:
         faster = "faster" if gain.ttft_p90_change <= 0 else "slower"
         words.append(f"TTFT p90 {seconds_text(abs(gain.ttft_p90_change))} {faster}")
-    if gain.goodput_ratio is not None:
+    if gain.goodput_ratio is not None and abs(gain.goodput_ratio - 1) >= _SEEN - 1:
         words.append(f"goodput x{gain.goodput_ratio:.2f}")
     return ", ".join(words)

@@ -32,6 +32,20 @@
     return { ...lines, automargin: true, fixedrange: false, ...given };
   }
 
+  // Labels of a logarithmic axis that have room, the last one before all.
+  function thinned(given, width) {
+    if (!given || !given.tickvals || given.type !== "log") return given;
+    const room = (76 / (width - 70)) * (given.range[1] - given.range[0]);
+    let last = Infinity;
+    const kept = given.tickvals.map((value, i) => [Math.log10(value), i]).reverse().filter(([place]) => {
+      if (last - place < room) return false;
+      last = place;
+      return true;
+    });
+    const pick = (list) => kept.map(([, i]) => list[i]);
+    return { ...given, tickvals: pick(given.tickvals), ticktext: pick(given.ticktext) };
+  }
+
   function themed(view, canvas) {
     const layout = structuredClone(view.layout);
     const hover = { bgcolor: colour("--card"), bordercolor: colour("--line"), align: "left" };
@@ -49,7 +63,7 @@
       modebar: { bgcolor: "rgba(0,0,0,0)", color: colour("--soft"), activecolor: colour("--accent") },
       showlegend: false,
       dragmode: matchMedia("(pointer: coarse)").matches ? false : "zoom",
-      xaxis: axis(layout.xaxis),
+      xaxis: axis(thinned(layout.xaxis, canvas.clientWidth)),
       yaxis: axis(layout.yaxis),
     };
   }

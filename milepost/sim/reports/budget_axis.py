@@ -1,4 +1,7 @@
-"""Axes of bytes, for plotly: of budgets, with a column for "unlimited" at the right, and of bytes held."""
+"""Axes of bytes, for plotly: of budgets, with a column for "unlimited" at the right, and of bytes held.
+
+Every label is given; the page leaves out those for which it has no room.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,6 @@ from milepost.sim.runs import RunResult
 __all__ = ["BudgetAxis", "bytes_axis"]
 
 _LEAST_STEP = 0.3  # decades from the last budget to the unlimited column
-_LABEL_SHARE = 0.16  # of the axis: what a label needs, on a narrow screen too
 
 
 class BudgetAxis:
@@ -35,7 +37,7 @@ class BudgetAxis:
 
     def axis(self) -> dict[str, Any]:
         """The axis, for plotly."""
-        ticks = self._ticks()
+        ticks: list[int | None] = [*self._budgets, *([None] if self._has_unlimited else [])]
         return {
             "type": "log",
             "range": list(self._range),
@@ -65,30 +67,14 @@ class BudgetAxis:
             }
         ]
 
-    def _ticks(self) -> list[int | None]:
-        """Budgets with a label: the ends, and between them those that leave each other room."""
-        room = _LABEL_SHARE * (self._range[1] - self._range[0])
-        ticks: list[int | None] = [None] if self._has_unlimited else []
-        last = self._unlimited if self._has_unlimited else math.inf
-        for budget in reversed(self._budgets):
-            place = math.log10(budget / 1e9)
-            if last - place >= room:
-                ticks.append(budget)
-                last = place
-        return ticks[::-1]
-
 
 def bytes_axis(places: Sequence[float]) -> dict[str, Any]:
-    """A logarithmic axis for positive numbers of GB, with a label at 1, 2 and 5 of each power, or at 1."""
+    """A logarithmic axis for positive numbers of GB, with a label at 1, 2 and 5 of each power."""
     logs = [math.log10(place) for place in places] or [0.0]
     low, high = min(logs) - 0.12, max(logs) + 0.12
     powers = range(math.floor(low), math.ceil(high) + 1)
-    digits = (1, 2, 5) if high - low < 2 else (1,)
-    ticks = [digit * 10.0**power for power in powers for digit in digits]
-    shown: list[float] = []
-    for tick in (tick for tick in reversed(ticks) if low <= math.log10(tick) <= high):
-        if not shown or math.log10(shown[0] / tick) >= 1.4 * _LABEL_SHARE * (high - low):
-            shown.insert(0, tick)
+    ticks = [digit * 10.0**power for power in powers for digit in (1, 2, 5)]
+    shown = [tick for tick in ticks if low <= math.log10(tick) <= high]
     return {
         "type": "log",
         "range": [low, high],

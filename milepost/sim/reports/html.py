@@ -16,15 +16,13 @@ from milepost import __version__
 from milepost.errors import ConfigError, InputError
 from milepost.sim.reports.files import save
 from milepost.sim.reports.html_table import html_table
-from milepost.sim.reports.labels import Names, budget_text, count_text
+from milepost.sim.reports.labels import Names, budget_text, count_text, is_own
 from milepost.sim.reports.looks import Look, looks_of
 from milepost.sim.reports.plots import Comparison
 from milepost.sim.reports.run_plots import facts, run_plots
 from milepost.sim.runs import RunResult
 
 __all__ = ["to_html", "write_html"]
-
-_BOUNDS = ("clairvoyant",)
 
 
 def write_html(
@@ -128,7 +126,7 @@ def _workloads(results: Sequence[RunResult], names: Names, looks: dict[str, Look
 
 def _interest(result: RunResult) -> tuple[bool, bool, float]:
     """What is shown first: our own engine with a limit, where it hits most."""
-    return not result.preset, result.budget_bytes is not None, result.hit_rate
+    return is_own(result), result.budget_bytes is not None, result.hit_rate
 
 
 # -- the head ---------------------------------------------------------------------------------------
@@ -141,7 +139,7 @@ def _shared(names: Names) -> str:
 
 
 def _tiles(results: Sequence[RunResult], names: Names) -> str:
-    best = max(results, key=lambda result: (not result.preset, result.hit_rate))
+    best = max(results, key=lambda result: (is_own(result), result.hit_rate))
     most = max(results, key=lambda result: result.input_tokens)
     tiles = [
         ("requests", f"{most.requests:,}", "" if _same(results, "requests") else "at most, of the runs"),
@@ -161,9 +159,7 @@ def _same(results: Sequence[RunResult], field: str) -> bool:
 
 def _winners(results: Sequence[RunResult], names: Names) -> str:
     """The best of our own policies at each budget, where there is something to choose from."""
-    own = [
-        r for r in results if not r.preset and not r.policy.startswith(_BOUNDS) and r.eviction not in _BOUNDS
-    ]
+    own = [result for result in results if is_own(result)]
     if len({names.workload(result) for result in results}) > 1:
         return ""
     budgets = sorted({result.budget_bytes for result in own}, key=lambda b: (b is None, b or 0))

@@ -16,6 +16,7 @@ __all__ = [
     "bytes_text",
     "cause_text",
     "count_text",
+    "is_own",
     "policy_text",
     "seconds_text",
 ]
@@ -77,6 +78,11 @@ def cause_text(cause: str) -> str:
 def policy_text(result: RunResult) -> str:
     """What decides: the preset where there is one, else the snapshot policy."""
     return f"{result.preset} (preset)" if result.preset else result.policy
+
+
+def is_own(result: RunResult) -> bool:
+    """Whether Milepost can run it: no model of another engine, and no bound that knows the future."""
+    return not result.preset and not f"{result.policy}+{result.eviction}".count("clairvoyant")
 
 
 FIELDS: dict[str, Callable[[RunResult], str]] = {

@@ -68,6 +68,9 @@ def looks_of(results: Sequence[RunResult], names: Names) -> dict[str, Look]:
             series.append(name)
         if result.preset:
             presets.add(name)
+    if len(policies) == 1:  # then it is the variants that compare
+        (variants,) = policies.values()
+        policies = {name: [name] for name in variants}
     looks = {}
     for place, series in enumerate(policies.values()):
         turn, colour = divmod(place, len(_COLOURS))

@@ -193,6 +193,7 @@ class Comparison:
         return {
             "type": "scatter",
             "mode": mode,
+            "cliponaxis": False,
             "name": escape(series),
             "x": [_short(value) for value in x],
             "y": [_short(value) for value in y],

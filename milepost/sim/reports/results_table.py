@@ -18,7 +18,7 @@ __all__ = ["table"]
 _GB = 1e9
 _PADDING = 3
 _TOP_LOSSES = 2
-_NARROWEST_NAME = 8
+_NARROWEST_NAME = 14
 
 
 class _Column(msgspec.Struct, frozen=True):

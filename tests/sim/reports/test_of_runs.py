@@ -16,12 +16,15 @@ from milepost.sim.cost import StepWork
 from milepost.sim.recommend import recommend
 from milepost.sim.reports import table, to_json, write_csv
 from milepost.sim.reports.html import to_html
+from milepost.sim.reports.labels import Names
+from milepost.sim.reports.looks import Look, looks_of
 from milepost.sim.reports.plots import front
 from milepost.sim.runs import RunResult, RunSpec
 from milepost.sim.setup import parts_of
 from milepost.sim.simulation import Simulation
 from tests.model_specs import SMALL
 from tests.sim.block_traces import random_trace
+from tests.sim.reports.results import make_result
 
 
 class Steady:
@@ -112,6 +115,37 @@ def test_the_best_run_is_recommended(results: list[RunResult]) -> None:
     chosen = recommend(results, results[0], BUDGET)
     assert chosen.best.hit_rate == max(r.hit_rate for r in results if r.budget_bytes == BUDGET)
     assert "milepost serve --snapshot-policy" in chosen.text()
+
+
+def looks(results: list[RunResult]) -> list[Look]:
+    names = Names(results)
+    found = looks_of(results, names)
+    return [found[names.series(result)] for result in results]
+
+
+def test_a_policy_keeps_its_colour_over_its_variants_and_presets_are_dotted() -> None:
+    lru, value, other, preset = looks(
+        [
+            make_result(eviction="lru"),
+            make_result(eviction="value"),
+            make_result(policy="turns", eviction="lru"),
+            make_result(policy="turns", preset="vllm"),
+        ]
+    )
+    assert lru.colour == value.colour != other.colour
+    assert (lru.dash, lru.symbol) != (value.dash, value.symbol)
+    assert preset.dash == "dot"
+    assert preset.colour not in {lru.colour, other.colour}
+
+
+def test_variants_of_the_only_policy_have_colours_of_their_own() -> None:
+    lru, value = looks([make_result(eviction="lru"), make_result(eviction="value")])
+    assert lru.colour != value.colour
+
+
+def test_many_policies_are_told_apart_by_more_than_colour() -> None:
+    found = looks([make_result(policy=f"every({i})") for i in range(1, 41)])
+    assert len({(look.colour, look.dash, look.symbol) for look in found}) == 40
 
 
 @pytest.mark.parametrize(
