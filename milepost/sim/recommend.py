@@ -86,7 +86,7 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
             f"  hit rate {best.hit_rate:.2%} of {count_text(best.input_tokens)} input tokens{_times(best)}",
             f"  the best of {self.rivals} simulated settings by {self.measure.replace('_', ' ')}",
         ]
-        if self.gain is not None and self.gain.over == self.name:
+        if self.gain is not None and self.gain.over == self.name and not self.gain.tokens_saved:
             lines.append("  which is the present setting")
         elif self.gain is not None:
             lines.append(f"  over {self.gain.over} (present): {_gain_text(self.gain)}")

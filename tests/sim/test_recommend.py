@@ -56,6 +56,12 @@ def test_what_runs_today_may_be_the_best() -> None:
     assert "which is the present setting" in recommend(sweep, sweep[-3], 400 * GB).text()
 
 
+def test_the_same_setting_at_a_smaller_budget_is_a_gain() -> None:
+    sweep = make_sweep()
+    text = recommend(sweep, sweep[-4], 400 * GB).text()
+    assert "over adaptive · value (present): +6.10 points" in text
+
+
 def test_a_small_lead_is_too_close_to_call() -> None:
     chosen = recommend([make_result(0.300), make_result(0.302, policy="turns")], None, 400 * GB)
     assert chosen.best.policy == "turns"
