@@ -267,11 +267,15 @@ def take_outputs(options: dict[str, Any], trace: Path) -> Outputs:
         before = taken.setdefault(path.resolve(), option)
         if before != option and not path.is_char_device():
             raise ConfigError(f"{option} would overwrite the file of {before}, {path}. Name another one.")
-    if outputs.parquet is not None and find_spec("polars") is None:
-        raise ConfigError(
-            "--parquet needs polars, which is not installed. Run `pip install 'milepost[simulate]'`, or "
-            "give --csv."
-        )
+    for option, path, library in (
+        ("--parquet", outputs.parquet, "polars"),
+        ("--html", outputs.html, "plotly"),
+    ):
+        if path is not None and find_spec(library) is None:
+            raise ConfigError(
+                f"{option} needs {library}, which is not installed. Run `pip install 'milepost[simulate]'`, or "
+                "give --csv or --json."
+            )
     return outputs
 
 

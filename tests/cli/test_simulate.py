@@ -302,6 +302,17 @@ def test_what_is_wrong_is_said_before_anything_runs(
     assert says in error_line(capsys)
 
 
+@pytest.mark.parametrize(("option", "library"), [("--parquet", "polars"), ("--html", "plotly")])
+def test_what_is_not_installed_is_said_before_anything_runs(
+    trace: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch, option: str, library: str
+) -> None:
+    monkeypatch.setattr(
+        "milepost.cli.simulate_options.find_spec", lambda name: None if name == library else 1
+    )
+    assert run(["simulate", str(trace), option, str(tmp_path / "r")]) == 2
+    assert f"{option} needs {library}" in error_line(capsys)
+
+
 def test_the_trace_is_not_overwritten(trace: Path, capsys: Capture) -> None:
     assert run(["simulate", str(trace), "--csv", str(trace)]) == 2
     assert "would overwrite the file of TRACE" in error_line(capsys)
