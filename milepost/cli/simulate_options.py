@@ -273,8 +273,8 @@ def take_outputs(options: dict[str, Any], trace: Path) -> Outputs:
     ):
         if path is not None and find_spec(library) is None:
             raise ConfigError(
-                f"{option} needs {library}, which is not installed. Run `pip install 'milepost[simulate]'`, or "
-                "give --csv or --json."
+                f"{option} needs {library}, which is not installed. Run `pip install 'milepost[simulate]'`, "
+                "or give --csv or --json."
             )
     return outputs
 

@@ -171,14 +171,17 @@ def _start(specs: Sequence[RunSpec], trace: Trace, callbacks: SweepCallbacks, ru
 @contextmanager
 def _interrupts_wait() -> Iterator[None]:
     """Ctrl-C waits until the end: in a hook that runs beside a fork it would be lost."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
+    if threading.current_thread() is not threading.main_thread():
+        yield  # the main thread gets it
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    came: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _frame: came.append(number))
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.signal(signal.SIGINT, before)
+        if came:
+            signal.raise_signal(signal.SIGINT)
 
 
 # --- in the process ---------------------------------------------------------------------------------
