@@ -26,7 +26,9 @@ __all__ = [
     "Coefficients",
     "MeasuredStep",
     "fit",
+    "mean_error",
     "model_fingerprint",
+    "predict",
     "read_measured",
 ]
 
@@ -61,12 +63,14 @@ class MeasuredStep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         work: what the step did.
         seconds: median of its repeats.
         repeats: how often it ran.
+        fitted: whether the coefficients were fitted to it; others only check them.
     """
 
     what: str
     work: StepWork
     seconds: float
     repeats: int
+    fitted: bool = True
 
 
 class Calibration(
@@ -82,7 +86,8 @@ class Calibration(
         date: of the measurement.
         milepost: version of the engine.
         coefficients: fitted to the points.
-        mean_error: mean of |predicted / measured - 1| over the points.
+        fitted_error: mean of |predicted / measured - 1| over the points that were fitted.
+        checked_error: the same over the others; None when there are none.
         points: the steps that were timed.
     """
 
@@ -93,7 +98,8 @@ class Calibration(
     date: str
     milepost: str
     coefficients: Coefficients
-    mean_error: float
+    fitted_error: float
+    checked_error: float | None
     points: tuple[MeasuredStep, ...]
 
     def check_model(self, model: ModelSpec, path: Path) -> None:
@@ -128,25 +134,37 @@ class CalibratedCost:
 
     def seconds(self, work: StepWork) -> float:
         """Of one step."""
-        one = self._coefficients
-        return (
-            one.fixed
-            + one.tokens * work.tokens
-            + one.rows * work.rows
-            + one.sampled * work.sampled
-            + one.context * work.context
-            + one.pairs * work.pairs
-            + one.snapshots * work.snapshots
-            + one.copied_pages * work.copied_pages
-        )
+        return predict(self._coefficients, work)
+
+
+def predict(one: Coefficients, work: StepWork) -> float:
+    """Seconds of a step by its coefficients."""
+    return (
+        one.fixed
+        + one.tokens * work.tokens
+        + one.rows * work.rows
+        + one.sampled * work.sampled
+        + one.context * work.context
+        + one.pairs * work.pairs
+        + one.snapshots * work.snapshots
+        + one.copied_pages * work.copied_pages
+    )
+
+
+def mean_error(coefficients: Coefficients, points: Sequence[MeasuredStep]) -> float | None:
+    """Mean of |predicted / measured - 1|; None without points."""
+    if not points:
+        return None
+    return sum(abs(predict(coefficients, point.work) / point.seconds - 1.0) for point in points) / len(points)
 
 
 def fit(points: Sequence[MeasuredStep]) -> Coefficients:
-    """Coefficients of the least squared relative error, none below 0.
+    """Coefficients of the least squared relative error over the points to be fitted, none below 0.
 
     Raises:
-        ConfigError: there is no point, or one took no time.
+        ConfigError: there is no such point, or one took no time.
     """
+    points = [point for point in points if point.fitted]
     if not points:
         raise ConfigError("A calibration needs at least one measured step. Given: none.")
     seconds = np.array([point.seconds for point in points])

@@ -183,7 +183,7 @@ class RooflineCost:
                 bandwidth = min(bandwidth, hardware.scale_out_bytes_per_second)
                 latency = max(latency, hardware.scale_out_latency_seconds)
             sent += kind.bytes
-            waiting += kind.count * latency
+            waiting += kind.operations * latency
             sending += kind.bytes / (bandwidth * hardware.efficiency.network)
         return PartCost(
             name=COLLECTIVES,
@@ -267,11 +267,12 @@ def ranks_that_fit(hardware: Hardware, model: ModelSpec, tensor_parallel: int) -
     while rank_weight_bytes(model, tensor_parallel, ranks) > limit:
         ranks *= 2
         if ranks > max(MOST_RANKS, tensor_parallel):
+            held = f"{_dense_bytes(model, tensor_parallel):,.0f} bytes and a share of the experts"
             raise ConfigError(
                 f"Weights must take at most {WEIGHT_SHARE:.0%} of the {hardware.memory_bytes:,} bytes of a "
                 f"device, with {MOST_RANKS} devices at most. Given: {hardware.name} at tensor_parallel "
-                f"{tensor_parallel}, where each holds {_dense_bytes(model, tensor_parallel):,.0f} bytes beside "
-                "its share of the experts. Raise tensor_parallel, or choose hardware with more memory."
+                f"{tensor_parallel}, where each holds {held}. Raise tensor_parallel, or choose hardware with "
+                "more memory."
             )
     return ranks
 

@@ -5,9 +5,9 @@ t ranks share the heads, d such groups share the experts. A multiplication and a
 weight is used with 2 FLOPs a token and read once a step. Activations are bf16.
 
     projections        2 T w FLOPs; 2 bytes a weight w, and T inputs and outputs
-    KDA recurrence     chunked form, C = 64 tokens a chunk, a head of width D: T (6 D^2 + 10 C D) FLOPs (Q K^T,
-                       K K^T, the two products with the inverse and A V: 2 C D each; W S, Q S and the update
-                       of S: 2 D^2 each); each row's state and window is read and written
+    KDA recurrence     chunked form, C = 64 tokens a chunk, a head of width D: T (6 D^2 + 10 C D) FLOPs
+                       (Q K^T, K K^T, the two products with the inverse and A V: 2 C D each; W S, Q S and
+                       the update of S: 2 D^2 each); each row's state and window is read and written
     MLA attention      absorbed: 2 T w_kv + 2 P H (2 c + r) FLOPs (c latent, r shared key), the cached row is
                        read once; or expanded: 2 X w_kv + 2 P H (k + v), keys and values written and read
                        too; whichever takes less time
@@ -69,9 +69,10 @@ ITEM = 2  # bytes of an activation
 DEFAULT_BLOCK = 64
 DISPATCH_BYTES, COMBINE_BYTES = 1, 2  # fp8 to the experts, bf16 back
 
-# Kernels of a layer in a fused engine, for the overhead of each; assumed, not counted in one. KDA: projections,
-# convolution, gate, recurrence, norm, output. MLA: projections and norms of the latent, cache write, attention,
-# gate, output. Experts: router, sort, latent down, two grouped products, activation, finish, up, shared.
+# Kernels of a layer in a fused engine, for the overhead of each; assumed, not counted in one. KDA:
+# projections, convolution, gate, recurrence, norm, output. MLA: projections and norms of the latent, cache
+# write, attention, gate, output. Experts: router, sort, latent down, two grouped products, activation,
+# finish, up, shared.
 KERNELS_KDA, KERNELS_MLA, KERNELS_EXPERTS, KERNELS_DENSE, KERNELS_NORMS, KERNELS_HEAD = 6, 9, 9, 3, 2, 3
 
 
@@ -94,12 +95,12 @@ class Collective(NamedTuple):
 
     Attributes:
         ranks: that take part.
-        count: operations of a step.
+        operations: of a step.
         bytes: that a rank sends in all of them.
     """
 
     ranks: int
-    count: int
+    operations: int
     bytes: float
 
 
