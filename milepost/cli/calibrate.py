@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,6 @@ from milepost.memory.sizing import resolve
 from milepost.sim.calibration import (
     Calibration,
     Coefficients,
-    MeasuredStep,
     fit,
     mean_error,
     model_fingerprint,
@@ -33,7 +33,7 @@ from milepost.sim.calibration import (
 )
 
 if TYPE_CHECKING:
-    from milepost.llm.step_timing import PlannedStep, StepTimer
+    from milepost.llm.step_timing import PlannedStep
 
 __all__ = ["calibrate"]
 
@@ -88,7 +88,9 @@ def calibrate(
         runner = load_runner(model, layout, resolved, progress=progress)
     print_notes(resolved.notes)
     try:
-        points = tuple(_measure(StepTimer(runner, layout, spec.vocab_size, repeats=repeats), planned))
+        timer = StepTimer(runner, layout, spec.vocab_size, repeats=repeats)
+        with _steps_bar(repeats * len(planned)) as on_step:
+            points = tuple(timer.measure(planned, on_step))
     finally:
         runner.close()
     coefficients = fit(points)
@@ -116,16 +118,12 @@ def calibrate(
     click.echo(_summary(found, out))
 
 
-def _measure(timer: StepTimer, planned: Sequence[PlannedStep]) -> Iterator[MeasuredStep]:
-    for step in _with_bar(planned):
-        yield timer.measure(step)
-
-
-def _with_bar(planned: Sequence[PlannedStep]) -> Iterable[PlannedStep]:
-    """The steps, behind a bar on a terminal."""
+@contextmanager
+def _steps_bar(total: int) -> Iterator[Callable[[PlannedStep], None] | None]:
+    """A bar of steps on a terminal; yields what is to be told of each, None off a terminal."""
     console = notes()
     if not console.is_terminal:
-        yield from planned
+        yield None
         return
     columns = (
         TextColumn("Timing steps"),
@@ -134,11 +132,12 @@ def _with_bar(planned: Sequence[PlannedStep]) -> Iterable[PlannedStep]:
         TextColumn("{task.description}"),
     )
     with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("", total=len(planned))
-        for step in planned:
-            progress.update(task, description=step.what)
-            yield step
-            progress.advance(task)
+        task = progress.add_task("", total=total)
+
+        def show(step: PlannedStep) -> None:
+            progress.update(task, description=step.what, advance=1)
+
+        yield show
 
 
 def _check_writable(out: Path) -> None:
