@@ -183,8 +183,11 @@ def fit(points: Sequence[MeasuredStep]) -> Coefficients:
 
 
 def model_fingerprint(model: ModelSpec) -> str:
-    """A short hash of everything that a spec says, the same for the same model wherever it lies."""
-    return hashlib.sha256(msgspec.json.encode(model, order="sorted")).hexdigest()[:16]
+    """A short hash of all sizes of a model; token ids and names, which may differ by copy, don't count."""
+    sizes = msgspec.structs.replace(
+        model, bos_token_id=0, pad_token_id=0, stop_token_ids=(), weight_prefix="", max_position=0
+    )
+    return hashlib.sha256(msgspec.json.encode(sizes, order="sorted")).hexdigest()[:16]
 
 
 def read_measured(content: bytes, path: Path) -> Calibration | Hardware:
@@ -195,6 +198,8 @@ def read_measured(content: bytes, path: Path) -> Calibration | Hardware:
     """
     try:
         return msgspec.json.decode(content, type=Calibration | Hardware)
+    except ConfigError as error:  # a figure that can't be
+        raise ConfigError(f"{path}: {error}") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ConfigError(
             f"{path} is neither a description of hardware nor a calibration: {error}. "

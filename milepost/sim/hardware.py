@@ -150,8 +150,11 @@ def read_json(path: Path) -> bytes:
 
 
 def _parse(path: Path) -> Hardware:
+    content = read_json(path)
     try:
-        return msgspec.json.decode(read_json(path), type=Hardware)
+        return msgspec.json.decode(content, type=Hardware)
+    except ConfigError as error:  # a figure that can't be
+        raise ConfigError(f"{path}: {error}") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is no description of hardware: {error}.") from None
 

@@ -42,16 +42,14 @@ def find_model(name: str) -> tuple[str, ModelSpec]:
     path = Path(name)
     if path.is_dir():
         return path.resolve().name, read_model_spec(path)
+    if path.is_file() and path.name == "config.json":
+        return path.resolve().parent.name, read_model_spec(path.parent)
     if path.is_file():
-        return _name_of(path), parse_config(_object_in(path), source=path)
+        return path.stem, parse_config(_object_in(path), source=path)
     raise ConfigError(
         f"A model must be one of {', '.join(MODELS)}, or the path of a config.json or of its folder. "
         f"Given: {name!r}.{nearest(name, MODELS)}"
     )
-
-
-def _name_of(path: Path) -> str:
-    return path.resolve().parent.name if path.name == "config.json" else path.stem
 
 
 def _object_in(path: Path) -> dict[str, object]:
