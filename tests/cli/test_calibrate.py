@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 from pathlib import Path
 
 import msgspec
 import pytest
+from rich.console import Console
 
 from milepost.cli.app import run
+from milepost.cli.calibrate import _steps_bar
 from milepost.llm.step_timing import PlannedStep, StepTimer, plan_steps
 from milepost.memory.named_layout import named_layout
 from milepost.sim.calibration import Calibration
@@ -20,6 +24,8 @@ from tests.llm.checkpoints import ENGINE_FLAGS
 
 # No step of more than 64 tokens, but one of those that check the fit.
 SMALL = ("--max-num-batched-tokens", "64", "--max-num-seqs", "8", "--max-model-len", "600")
+# The package's attribute of this name is the command.
+module = sys.modules[_steps_bar.__module__]
 Capture = pytest.CaptureFixture[str]
 
 
@@ -76,6 +82,19 @@ def test_what_cannot_be(
     assert run(["calibrate", str(quiet_k3), *ENGINE_FLAGS, *arguments]) == 2
     assert words in capsys.readouterr().err
     assert not [*tmp_path.iterdir()]
+
+
+def test_a_bar_on_a_terminal_and_none_in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    step = PlannedStep(what="4 decoding at 64", rows=((64, 1),) * 4)
+    shown = io.StringIO()
+    with _steps_bar(2) as on_step:
+        assert on_step is None
+    monkeypatch.setattr(module, "notes", lambda: Console(file=shown, force_terminal=True, width=80))
+    with _steps_bar(2) as on_step:
+        assert on_step is not None
+        on_step(step)
+    assert "Timing steps" in shown.getvalue()
+    assert "4 decoding at 64" in shown.getvalue()
 
 
 class Clockwork:
