@@ -32,6 +32,9 @@ from milepost.sim.traces.trace import Trace
 
 __all__ = ["run_in_processes"]
 
+START_METHOD = "fork" if sys.platform == "linux" else "spawn"
+"""Elsewhere libraries that the system loads don't bear forks."""
+
 _ORPHAN_SECONDS = 1.0
 _GRACE_SECONDS = 2.0
 
@@ -151,8 +154,7 @@ def _drive(
 
 
 def _start(specs: Sequence[RunSpec], trace: Trace, callbacks: SweepCallbacks, run: PointRunner) -> _Worker:
-    # Where a fork is not what the system is made for, a fresh process gets a pickled copy.
-    context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
+    context = multiprocessing.get_context(START_METHOD)
     ours, theirs = context.Pipe()
     process: BaseProcess = context.Process(  # type: ignore[attr-defined]  # every context has one
         target=_serve,
@@ -179,7 +181,7 @@ def _interrupts_wait() -> Iterator[None]:
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, signal.SIG_DFL if before is None else before)
         if came:
             signal.raise_signal(signal.SIGINT)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import re
 import signal
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from milepost.cli.app import run
 from tests.cli.conftest import Start
@@ -334,6 +336,19 @@ def test_no_trace_and_a_missing_one(capsys: Capture, tmp_path: Path) -> None:
     assert "Missing argument 'TRACE'" in error_line(capsys)
     assert run(["simulate", str(tmp_path / "nowhere.jsonl")]) == 2
     assert "nowhere.jsonl" in error_line(capsys)
+
+
+def test_the_bar_is_only_drawn_on_a_terminal(
+    trace: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    screen = io.StringIO()
+    monkeypatch.setattr(
+        "milepost.cli.sweep_progress.notes", lambda: Console(file=screen, force_terminal=True, width=100)
+    )
+    assert len(simulated(capsys, trace, "--budget", "10GB", "--policy", "last,turns", "--jobs", "1")) == 2
+    drawn = screen.getvalue()
+    for text in ("0 of 2 points", "1 of 2 points", "2 of 2 points", "40/40"):
+        assert text in drawn
 
 
 def test_help_is_in_groups(capsys: Capture) -> None:

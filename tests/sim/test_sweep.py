@@ -54,6 +54,16 @@ def test_processes_find_what_one_finds(trace: Trace) -> None:
     assert untimed(run_sweep(SPECS, trace, jobs=99, run=run_small)) == untimed(alone)
 
 
+def test_fresh_processes_find_it_too_where_forks_are_not_used(
+    trace: Trace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("milepost.sim.sweep_workers.START_METHOD", "spawn")
+    few = SPECS[:2]
+    assert untimed(run_sweep(few, trace, jobs=2, run=run_small)) == untimed(
+        run_sweep(few, trace, jobs=1, run=run_small)
+    )
+
+
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_everything_is_told(trace: Trace, jobs: int) -> None:
     told: dict[int, RunResult] = {}
