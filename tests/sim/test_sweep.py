@@ -152,10 +152,11 @@ def test_a_process_that_dies_is_told(trace: Trace) -> None:
 
 
 def test_nobody_is_left_behind(trace: Trace) -> None:
+    before = set(children(os.getpid()))
     for run in (run_small, failing(lambda: ConfigError("x"))):
         with suppress(ConfigError):
             run_sweep(SPECS, trace, jobs=3, run=run)
-        assert children(os.getpid()) == []
+        assert set(children(os.getpid())) <= before
 
 
 @pytest.mark.parametrize("jobs", [-1, -99])
@@ -165,7 +166,7 @@ def test_jobs_are_counted_from_one(trace: Trace, jobs: int) -> None:
 
 
 def test_an_interrupt_beside_a_fork_is_not_lost(trace: Trace) -> None:
-    wanted = [os.getpid()]
+    wanted, before = [os.getpid()], set(children(os.getpid()))
 
     def interrupt() -> None:
         # Python prints what a hook raises, and goes on.
@@ -176,7 +177,7 @@ def test_an_interrupt_beside_a_fork_is_not_lost(trace: Trace) -> None:
     os.register_at_fork(after_in_parent=interrupt)
     with pytest.raises(KeyboardInterrupt):
         run_sweep(SPECS, trace, jobs=2, run=run_small)
-    assert children(os.getpid()) == []
+    assert set(children(os.getpid())) <= before
 
 
 # --- ends from outside ------------------------------------------------------------------------------
