@@ -14,6 +14,7 @@ from milepost.cli.simulate_options import Outputs
 from milepost.cli.sweep_progress import sweep_bar
 from milepost.cli.terminal import notes, print_notes, results, write
 from milepost.cli.trace_options import open_trace
+from milepost.sim.grid import point_name
 from milepost.sim.presets.names import PRESETS, explain_preset
 from milepost.sim.recommend import Recommendation, recommend
 from milepost.sim.reports import table, to_json, write_csv, write_html, write_parquet
@@ -68,6 +69,7 @@ def run_job(job: Job) -> None:
     found = _run(job, specs, trace)
     seconds = time.perf_counter() - started
     today = [result for spec, result in zip(specs, found, strict=True) if spec in present]
+    print_notes(_refusals(specs, found))
     _show(job, found, today, seconds)
     _write(job.outputs, found)
 
@@ -78,6 +80,21 @@ def _about_units(specs: Sequence[RunSpec], trace: Trace) -> list[str]:
     blocks = f"{trace.name} tells tokens apart by blocks of {trace.block_size}"
     return [
         f"{blocks}: a smaller match unit can hit more than is shown here, by less than a block a request."
+    ]
+
+
+def _refusals(specs: Sequence[RunSpec], found: Sequence[RunResult]) -> list[str]:
+    refused = {
+        point_name(spec): result.refused for spec, result in zip(specs, found, strict=True) if result.refused
+    }
+    if not refused:
+        return []
+    most = max(refused, key=lambda name: refused[name])
+    return [
+        (
+            f"{len(refused)} of {len(found)} points refused requests that can never fit their budget, up to "
+            f"{refused[most]:,} ({most}). They are not counted, so such points don't compare with others."
+        )
     ]
 
 

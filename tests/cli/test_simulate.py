@@ -351,6 +351,19 @@ def test_the_bar_is_only_drawn_on_a_terminal(
         assert text in drawn
 
 
+def test_requests_that_never_fit_are_told(trace: Path, capsys: Capture) -> None:
+    lists = ("--model", "milepost-toy-k3", "--budget", "4MB,1GB", "--policy", "turns")
+    assert run(["simulate", str(trace), *lists, "--json"]) == 0
+    out, err = capsys.readouterr()
+    small, large = json.loads(out)
+    assert (small["requests"] + small["refused"], large["refused"]) == (20, 0)
+    assert 0 < small["refused"] < 20
+    assert (
+        f"1 of 2 points refused requests that can never fit their budget, up to {small['refused']} (4MB"
+        in err
+    )
+
+
 def test_help_is_in_groups(capsys: Capture) -> None:
     assert run(["simulate", "--help"]) == 0
     out = capsys.readouterr().out
