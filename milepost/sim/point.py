@@ -9,9 +9,10 @@ import msgspec
 from milepost.error_text import listing
 from milepost.errors import ConfigError, InputError
 from milepost.model_spec import ModelSpec
+from milepost.sim.clairvoyant import clairvoyant_parts
 from milepost.sim.cost import CostModel
 from milepost.sim.cost_model import find_cost_model
-from milepost.sim.grid import point_name
+from milepost.sim.grid import CLAIRVOYANT, point_name
 from milepost.sim.keys import BlockHasher
 from milepost.sim.models import find_model
 from milepost.sim.presets.names import find_preset
@@ -53,6 +54,8 @@ def _compose(
 
 
 def _parts(spec: RunSpec, trace: Trace, model: ModelSpec) -> Parts:
+    if CLAIRVOYANT in {spec.policy, spec.eviction} and not spec.preset:
+        return clairvoyant_parts(spec, trace, model)
     preset = find_preset(spec.preset)
     return parts_of(spec, trace, model) if preset is None else preset.parts(spec, trace, model)
 

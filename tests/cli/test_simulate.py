@@ -351,6 +351,14 @@ def test_the_bar_is_only_drawn_on_a_terminal(
         assert text in drawn
 
 
+def test_who_knows_the_future_is_not_beaten(trace: Path, capsys: Capture) -> None:
+    lists = ("--budget", "4GB", "--policy", "clairvoyant,adaptive", "--eviction", "clairvoyant,value,lru")
+    found = simulated(capsys, trace, *lists)
+    assert [(row["policy"], row["eviction"]) for row in found[:1]] == [("clairvoyant", "clairvoyant")]
+    assert len(found) == 6
+    assert found[0]["hit_tokens"] == max(row["hit_tokens"] for row in found)
+
+
 def test_requests_that_never_fit_are_told(trace: Path, capsys: Capture) -> None:
     lists = ("--model", "milepost-toy-k3", "--budget", "4MB,1GB", "--policy", "turns")
     assert run(["simulate", str(trace), *lists, "--json"]) == 0
