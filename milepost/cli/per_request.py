@@ -28,6 +28,8 @@ class PerRequestFile:
 
     def __init__(self, path: Path | None, specs: Sequence[RunSpec]) -> None:
         self._path = path
+        # What is no file, such as a pipe, is written to as it is.
+        self._part = path if path is None or _is_special(path) else path.with_name(f".{path.name}.part")
         self._specs = specs
         self._early: dict[int, bytes] = {}
         self._next = 0
@@ -39,20 +41,23 @@ class PerRequestFile:
         return self._path is not None
 
     def __enter__(self) -> Self:
-        if self._path is not None:
-            self._file = self._part(self._path).open("wb")
+        if self._part is not None:
+            self._part.parent.mkdir(parents=True, exist_ok=True)
+            self._file = self._part.open("wb")
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._path is None or self._file is None:
+        if self._path is None or self._part is None or self._file is None:
             return
         self._file.close()
+        if self._part == self._path:
+            return
         if kind is None:
-            self._part(self._path).replace(self._path)
+            self._part.replace(self._path)
         else:
-            self._part(self._path).unlink(missing_ok=True)
+            self._part.unlink(missing_ok=True)
 
     def add(self, index: int, outcomes: Sequence[RequestOutcome]) -> None:
         """The requests of a point; points may come in any order."""
@@ -63,6 +68,6 @@ class PerRequestFile:
             self._file.write(self._early.pop(self._next))
             self._next += 1
 
-    @staticmethod
-    def _part(path: Path) -> Path:
-        return path.with_name(f".{path.name}.part")
+
+def _is_special(path: Path) -> bool:
+    return path.exists() and not path.is_file()

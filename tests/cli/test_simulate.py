@@ -151,7 +151,6 @@ def test_json_may_stand_before_the_trace(trace: Path, capsys: Capture) -> None:
 def test_results_in_files_and_a_table_on_the_terminal(trace: Path, tmp_path: Path, capsys: Capture) -> None:
     names = ("r.json", "r.csv", "r.parquet", "r.html", "deeper/r.jsonl")
     files = {name.rpartition(".")[2]: tmp_path / name for name in names}
-    (tmp_path / "deeper").mkdir()
     lists = ("--budget", "10GB,unlimited", "--policy", "turns,last")
     outputs = [f"--{kind}={path}" for kind, path in files.items() if kind != "jsonl"]
     assert run(["simulate", str(trace), *lists, *outputs, f"--per-request={files['jsonl']}"]) == 0
