@@ -31,6 +31,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 STDOUT = "-"
 KV_ITEMSIZE = {"bf16": 2, "fp8": 1}
+_LIBRARIES = {"--parquet": "polars", "--html": "plotly"}
 STATE_ITEMSIZE = {"fp32": 4, "bf16": 2}
 
 TRACE_HEADING = "The trace"
@@ -267,11 +268,8 @@ def take_outputs(options: dict[str, Any], trace: Path) -> Outputs:
         before = taken.setdefault(path.resolve(), option)
         if before != option and not path.is_char_device():
             raise ConfigError(f"{option} would overwrite the file of {before}, {path}. Name another one.")
-    for option, path, library in (
-        ("--parquet", outputs.parquet, "polars"),
-        ("--html", outputs.html, "plotly"),
-    ):
-        if path is not None and find_spec(library) is None:
+    for option, library in _LIBRARIES.items():
+        if option in outputs.files and find_spec(library) is None:
             raise ConfigError(
                 f"{option} needs {library}, which is not installed. Run `pip install 'milepost[simulate]'`, "
                 "or give --csv or --json."
