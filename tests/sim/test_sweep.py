@@ -88,16 +88,20 @@ def test_everything_is_told(trace: Trace, jobs: int) -> None:
     assert max(served) == 256
 
 
-def test_results_keep_their_order_when_the_first_is_the_slowest(trace: Trace) -> None:
+def test_results_keep_their_order_when_the_first_is_the_slowest(trace: Trace, tmp_path: Path) -> None:
     finished: list[int] = []
 
     def run(spec: RunSpec, trace: Trace, on_request: OnRequest = None) -> RunResult:
-        time.sleep(0.5 if spec == SPECS[0] else 0)
+        if spec == SPECS[0]:
+            wait_for(lambda: len([*tmp_path.iterdir()]) == len(SPECS) - 1, 60)
         return run_small(spec, trace, on_request)
 
-    callbacks = SweepCallbacks(on_result=lambda index, _result: finished.append(index))
-    results = run_sweep(SPECS, trace, jobs=2, callbacks=callbacks, run=run)
-    assert finished[-1] == 0
+    def told(index: int, _result: RunResult) -> None:
+        finished.append(index)
+        (tmp_path / str(index)).touch()
+
+    results = run_sweep(SPECS, trace, jobs=2, callbacks=SweepCallbacks(on_result=told), run=run)
+    assert finished == [1, 2, 3, 0]
     assert untimed(results) == untimed(run_sweep(SPECS, trace, jobs=1, run=run_small))
 
 
