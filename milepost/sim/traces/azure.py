@@ -4,8 +4,8 @@
     2023-11-16 18:15:46.6805900,374,44
 
 Of 2023, 2024 (with a zone in the times) and 2025 (multimodal, with a column of images, which are left out).
-Columns are found by name, so those of BurstGPT ("Request tokens", "Response tokens") are read as well. Nothing
-is known of what the tokens were, so nothing can be said about reuse.
+Columns are found by name, so those of BurstGPT ("Request tokens", "Response tokens") are read as well.
+Nothing is known of what the tokens were, so nothing can be said about reuse.
 Source: github.com/Azure/AzurePublicDataset.
 """
 

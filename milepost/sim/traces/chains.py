@@ -1,7 +1,7 @@
 """Chained ids: an id that stands for a block *and* all that is before it.
 
 Only with chained ids do equal ids mean equal prefixes. Where a trace's ids name a block by its own
-content, reuse read from them is overstated: the same paragraph in the middle of two different prompts would count.
+content, reuse read from them is overstated: the same paragraph in the middle of two prompts would count.
 """
 
 from __future__ import annotations

@@ -56,7 +56,8 @@ def read_chat_logs(rows: Rows, encode: EncodeChat) -> Draft:
     draft.notes += reader.arrivals.notes
     if reader.num_guessed:
         draft.notes.append(
-            f"Of {reader.num_guessed:,} requests neither the answer nor its length is known: each draws one token."
+            f"Of {reader.num_guessed:,} requests neither the answer nor its length is known: each draws one "
+            "token."
         )
     return draft
 
@@ -144,7 +145,9 @@ def _message(row: Mapping[str, Any]) -> dict[str, Any] | None:
         return {"role": "assistant"} | {name: answer[name] for name in kept if answer.get(name) is not None}
     if answer is None:
         return None
-    raise TraceError(f"the answer must be text, a message, or an object with choices. Given: {as_json(answer)}")
+    raise TraceError(
+        f"the answer must be text, a message, or an object with choices. Given: {as_json(answer)}"
+    )
 
 
 def _said_length(row: Mapping[str, Any]) -> int | None:

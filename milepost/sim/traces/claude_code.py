@@ -192,7 +192,7 @@ def _runs_of(entry: _Entry, base: int) -> Iterator[range]:
     """A prompt's ids as runs, `base` higher."""
     if entry.hash_ranges is None:
         ids = entry.hash_ids or []
-        if ids and not (0 <= min(ids) and max(ids) < _MAX_ID):
+        if ids and not (min(ids) >= 0 and max(ids) < _MAX_ID):
             raise TraceError(f"hash_ids must be from 0 to {_MAX_ID:,}. Given: {min(ids)} .. {max(ids)}")
         for run in runs_of(ids):
             yield range(run.start + base, run.stop + base)

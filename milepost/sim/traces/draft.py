@@ -49,8 +49,9 @@ class Draft:
 
 
 class BlockNumbers:
-    """Numbers ids anew, from 0, in the order of first sight, so that those of a prompt's new blocks follow
-    each other.
+    """Numbers ids anew, from 0, in the order of first sight.
+
+    So those of a prompt's new blocks follow each other, and the prompt is a few runs.
     """
 
     def __init__(self) -> None:
@@ -91,6 +92,6 @@ def lacks_last(num_ids: int, num_tokens: int, block_size: int) -> bool:
     if num_ids == need - 1 and num_tokens % block_size:
         return True
     raise TraceError(
-        f"{num_tokens:,} tokens are {need:,} blocks of {block_size}, of which only a partly filled last one may "
-        f"lack an id. Given: {num_ids:,} ids."
+        f"{num_tokens:,} tokens are {need:,} blocks of {block_size}, of which only a partly filled last one "
+        f"may lack an id. Given: {num_ids:,} ids."
     )

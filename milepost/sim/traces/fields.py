@@ -83,7 +83,8 @@ def _parsed(name: str, text: str) -> float:
             return float(text)
         except ValueError:
             raise TraceError(
-                f"{name} must be seconds, or a date and time such as 2023-11-16 18:15:46.68. Given: {text!r:.60}."
+                f"{name} must be seconds, or a date and time such as 2023-11-16 18:15:46.68. "
+                f"Given: {text!r:.60}."
             ) from None
     # What names no zone is taken as UTC: only differences count.
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()

@@ -56,6 +56,8 @@ def _form_of(row: Mapping[str, Any]) -> str | None:
         return "qwen-bailian" if "chat_id" in row else "mooncake"
     if _PROMPT_IDS & row.keys():
         return "token-ids"
-    if any("messages" in place for place in (row, row.get("body"), row.get("request")) if isinstance(place, dict)):
+    if any(
+        "messages" in place for place in (row, row.get("body"), row.get("request")) if isinstance(place, dict)
+    ):
         return "chat"
     return None

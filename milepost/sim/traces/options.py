@@ -34,7 +34,7 @@ class TraceOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         seed: of their starts.
         shared_prompt_tokens: tokens, the same for all, that are put in front of each prompt, as a system
             prompt would be. A multiple of the trace's block where tokens are known by blocks.
-        tokenizer: folder of a checkpoint or of its tokenizer, for chat logs.
+        tokenizer: folder of a checkpoint, whose chat form and tokenizer write chat logs.
 
     Raises:
         ConfigError: a value is wrong.

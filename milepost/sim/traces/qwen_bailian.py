@@ -45,8 +45,8 @@ def read_qwen_bailian(rows: Rows) -> Draft:
     reader = _Reader()
     rows.each(msgspec.json.Decoder(_Row), reader.take)
     reader.draft.notes.append(
-        f"Each {BLOCK_SIZE} tokens were hashed by themselves; their ids were chained on reading, so that only "
-        "equal prefixes count as equal."
+        f"Each {BLOCK_SIZE} tokens were hashed by themselves; their ids were chained on reading, so that "
+        "only equal prefixes count as equal."
     )
     return reader.draft
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -104,7 +105,7 @@ def _read(form: str, rows: Rows, options: TraceOptions, encode_chat: EncodeChat 
 def _in_order(draft: Draft, options: TraceOptions) -> list[TraceRequest]:
     """The requests by arrival, from 0 on, stretched, and only as many as are asked for."""
     requests = draft.requests
-    if any(later.arrival < earlier.arrival for earlier, later in zip(requests, requests[1:], strict=False)):
+    if any(later.arrival < earlier.arrival for earlier, later in pairwise(requests)):
         requests = sorted(requests, key=lambda request: request.arrival)
         if draft.in_order:
             draft.notes.append("Requests did not stand in the order of their arrival and were sorted.")
@@ -133,21 +134,23 @@ def _with_chained_ids(draft: Draft, requests: list[TraceRequest]) -> list[TraceR
     ]
 
 
-def _with_shared_prompt(
-    draft: Draft, requests: list[TraceRequest], num_tokens: int
-) -> list[TraceRequest]:
+def _with_shared_prompt(draft: Draft, requests: list[TraceRequest], num_tokens: int) -> list[TraceRequest]:
     """`num_tokens` tokens, the same for all, in front of each prompt."""
     if not num_tokens:
         return requests
     if not draft.has_content:
-        raise ConfigError("A trace of lengths can't share a prompt. Leave shared_prompt_tokens (--shared-prompt) 0.")
+        raise ConfigError(
+            "A trace of lengths can't share a prompt. Leave shared_prompt_tokens (--shared-prompt) 0."
+        )
     if num_tokens % draft.block_size:
         raise ConfigError(
             f"shared_prompt_tokens (--shared-prompt) must be a multiple of the trace's block of "
             f"{draft.block_size} tokens. Given: {num_tokens}."
         )
     shared = tuple(place % _SHARED_IDS for place in range(num_tokens)) if draft.block_size == 1 else ()
-    draft.notes.append(f"All prompts begin with the same {num_tokens:,} tokens, which the trace does not have.")
+    draft.notes.append(
+        f"All prompts begin with the same {num_tokens:,} tokens, which the trace does not have."
+    )
     return [
         msgspec.structs.replace(
             request,

@@ -68,8 +68,9 @@ class Rows:
         return found
 
     def each(self, decoder: msgspec.json.Decoder[T], take: Callable[[T], None]) -> None:
-        """Decode all rows and call `take` with each; it raises TraceError, before it changes anything, for
-        a row that it can't use.
+        """Decode all rows and call `take` with each.
+
+        For a row that it can't use, `take` raises TraceError before it changes anything.
 
         Raises:
             TraceError: the first bad row, with its place, unless bad rows are skipped.

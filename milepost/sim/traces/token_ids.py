@@ -4,8 +4,8 @@
      "session": "a", "request_id": "a-0"}
 
 Only the prompt is needed. Other names of the same things are read too: `input_ids` or `prompt_ids`;
-`output_ids`; `arrival_time`, `timestamp` or `created`; `output_length` or `output_tokens` where the ids of the output are
-not kept; `session_id`; `rid` or `id`.
+`output_ids`; `arrival_time`, `timestamp` or `created`; `output_length` or `output_tokens` where the ids of
+the output are not kept; `session_id`; `rid` or `id`.
 """
 
 from __future__ import annotations
