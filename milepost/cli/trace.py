@@ -17,7 +17,7 @@ from milepost.cli.trace_options import open_trace, take_trace_options, trace_opt
 if TYPE_CHECKING:
     from milepost.sim.traces.stats import Spread, TraceStats
 
-__all__ = ["trace"]
+__all__ = ["convert", "stats", "trace"]
 
 
 @click.group(
@@ -67,7 +67,7 @@ def stats(*, file: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401
     epilog=examples(
         "milepost trace convert qwen_traceA_blksz_16.jsonl chained.jsonl.gz --to mooncake",
         "milepost trace convert chat-log.jsonl prompts.jsonl.zst --to token-ids --tokenizer milepost-toy-k3",
-        "milepost trace convert conversation_trace.jsonl slow.jsonl --to mooncake --time-scale 2 --first 1000",
+        "milepost trace convert conversation_trace.jsonl slow.jsonl --to mooncake --time-scale 2 --first 100",
     )
 )
 @click.argument("file", metavar="IN", type=click.Path(path_type=Path))

@@ -147,7 +147,7 @@ class _SessionReader:
             if entry.requests is not None:
                 self._num_agents += 1
                 name = entry.agent_id if entry.agent_id is not None else f"agent-{self._num_agents}"
-                took = 0.0 if entry.duration_ms is None else seconds("duration_ms", entry.duration_ms, 1e-3)
+                took = 0.0 if entry.duration_ms is None else seconds("duration_ms", entry.duration_ms, 1e3)
                 self.walk(entry.requests, max(start, at - took), f"{agent}/{name}")
                 continue
             if entry.tokens_in is None:

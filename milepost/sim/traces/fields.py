@@ -40,15 +40,15 @@ def output_tokens(name: str, count: int) -> int:
     return count
 
 
-def seconds(name: str, value: float, unit: float = 1.0) -> float:
-    """A time in units of `unit` seconds, as seconds.
+def seconds(name: str, value: float, per_second: float = 1.0) -> float:
+    """A time in units of which a second has `per_second`, as seconds.
 
     Raises:
         TraceError: negative, not finite, or absurdly late.
     """
-    time = value * unit
+    time = value / per_second
     if not 0 <= time <= MAX_SECONDS:  # refuses NaN, too
-        raise TraceError(f"{name} must be a time from 0 to {MAX_SECONDS / unit:g}. Given: {value:g}.")
+        raise TraceError(f"{name} must be a time from 0 to {MAX_SECONDS * per_second:g}. Given: {value:g}.")
     return time
 
 
@@ -64,7 +64,7 @@ def timestamp(name: str, value: object) -> float:
         raise TraceError(f"{name} must be seconds, or a date and time. Given: {as_json(value)}.")
     for least, per_second in _FINER_UNITS:
         if value >= least:
-            return seconds(name, value / per_second)
+            return seconds(name, value, per_second)
     return seconds(name, float(value))
 
 

@@ -57,7 +57,7 @@ class _Reader:
                 f"block_size must be the same in all rows, {draft.block_size}. Given: {row.block_size}"
             )
         _check_block_size(row.block_size)
-        arrival = seconds("timestamp", row.timestamp, 1e-3)
+        arrival = seconds("timestamp", row.timestamp, 1e3)
         num_prompt = input_tokens("input_length", row.input_length)
         num_output = output_tokens("output_length", row.output_length)
         if row.turn is not None and row.turn < 0:
