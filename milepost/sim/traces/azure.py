@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from milepost.errors import TraceError
 from milepost.sim.traces.block_tokens import BlockTokens
 from milepost.sim.traces.draft import Draft
-from milepost.sim.traces.fields import input_tokens, output_tokens, timestamp
+from milepost.sim.traces.fields import brief, input_tokens, output_tokens, timestamp
 from milepost.sim.traces.rows import Rows
 from milepost.sim.traces.trace import TraceRequest
 
@@ -111,5 +111,5 @@ def _values(row: bytes, separator: str) -> list[str]:
 
 def _whole(name: str, text: str) -> int:
     if not text.isascii() or not text.removeprefix("-").isdecimal() or len(text) > 20:
-        raise TraceError(f"{name} must be a whole number. Given: {text!r:.60}")
+        raise TraceError(f"{name} must be a whole number. Given: {brief(text)}")
     return int(text)

@@ -14,10 +14,9 @@ from typing import Any, Protocol
 
 import msgspec
 
-from milepost.error_text import as_json
 from milepost.errors import RequestError, TraceError
 from milepost.sim.traces.draft import Draft
-from milepost.sim.traces.fields import input_tokens, output_tokens
+from milepost.sim.traces.fields import brief, input_tokens, output_tokens
 from milepost.sim.traces.rows import Rows
 from milepost.sim.traces.token_ids import Arrivals
 from milepost.sim.traces.trace import TraceRequest
@@ -76,18 +75,18 @@ class _Reader:
         both = request | row
         messages, tools = request.get("messages"), request.get("tools") or None
         if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
-            raise TraceError(f"messages must be a list of messages. Given: {as_json(messages)}")
+            raise TraceError(f"messages must be a list of messages. Given: {brief(messages)}")
         prompt, ends = self._write(messages, tools)
         input_tokens("the tokens of messages", len(prompt))
         length, output = self._answer(both, messages, tools, prompt)
         name = str(_first(both, _NAMES, place))
         if name in self._known:
-            raise TraceError(f"a request's id must be its own. Given: {name!r:.60}, a second time")
+            raise TraceError(f"a request's id must be its own. Given: {brief(name)}, a second time")
         arrival = self.arrivals.next(place, {time: both.get(time) for time in _TIMES})
         self._known.add(name)
         session = _first(both, _SESSIONS, "")
         if not isinstance(session, str | int):
-            raise TraceError(f"a session must be a name or a number. Given: {as_json(session)}")
+            raise TraceError(f"a session must be a name or a number. Given: {brief(session)}")
         self.num_guessed += length is None
         draft.requests.append(
             TraceRequest(
@@ -145,9 +144,7 @@ def _message(row: Mapping[str, Any]) -> dict[str, Any] | None:
         return {"role": "assistant"} | {name: answer[name] for name in kept if answer.get(name) is not None}
     if answer is None:
         return None
-    raise TraceError(
-        f"the answer must be text, a message, or an object with choices. Given: {as_json(answer)}"
-    )
+    raise TraceError(f"the answer must be text, a message, or an object with choices. Given: {brief(answer)}")
 
 
 def _said_length(row: Mapping[str, Any]) -> int | None:
@@ -164,7 +161,7 @@ def _said_length(row: Mapping[str, Any]) -> int | None:
 
 def _whole(name: str, value: object) -> int:
     if type(value) is not int:
-        raise TraceError(f"{name} must be a whole number. Given: {as_json(value)}")
+        raise TraceError(f"{name} must be a whole number. Given: {brief(value)}")
     return output_tokens(name, value)
 
 

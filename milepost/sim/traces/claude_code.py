@@ -26,7 +26,7 @@ import msgspec
 from milepost.errors import TraceError
 from milepost.sim.traces.block_tokens import BlockTokens, runs_of
 from milepost.sim.traces.draft import Draft, lacks_last
-from milepost.sim.traces.fields import input_tokens, output_tokens, seconds
+from milepost.sim.traces.fields import brief, input_tokens, output_tokens, seconds
 from milepost.sim.traces.options import TraceOptions
 from milepost.sim.traces.rows import Rows
 from milepost.sim.traces.trace import TraceRequest
@@ -109,20 +109,22 @@ class _Reader:
     def _check(self, session: _Session) -> str:
         name = str(session.id) or f"session-{self.num_sessions + 1}"
         if name in self._known:
-            raise TraceError(f"a session's id must be its own. Given: {name!r:.60}, a second time")
+            raise TraceError(f"a session's id must be its own. Given: {brief(name)}, a second time")
         if session.hash_id_scope not in _SCOPES:
-            raise TraceError(f"hash_id_scope must be local or global. Given: {session.hash_id_scope!r:.60}")
+            raise TraceError(f"hash_id_scope must be local or global. Given: {brief(session.hash_id_scope)}")
         if self._scope not in ("", session.hash_id_scope):
             raise TraceError(
                 f"hash_id_scope must be the same in all sessions, {self._scope}. "
                 f"Given: {session.hash_id_scope}"
             )
         if not 2 <= session.block_size <= 1 << 20:
-            raise TraceError(f"block_size must be from 2 to 1,048,576 tokens. Given: {session.block_size}")
+            raise TraceError(
+                f"block_size must be from 2 to 1,048,576 tokens. Given: {brief(session.block_size)}"
+            )
         if self.draft.requests and session.block_size != self.draft.block_size:
             raise TraceError(
                 f"block_size must be the same in all sessions, {self.draft.block_size}. "
-                f"Given: {session.block_size}"
+                f"Given: {brief(session.block_size)}"
             )
         return name
 
@@ -193,7 +195,9 @@ def _runs_of(entry: _Entry, base: int) -> Iterator[range]:
     if entry.hash_ranges is None:
         ids = entry.hash_ids or []
         if ids and not (min(ids) >= 0 and max(ids) < _MAX_ID):
-            raise TraceError(f"hash_ids must be from 0 to {_MAX_ID:,}. Given: {min(ids)} .. {max(ids)}")
+            raise TraceError(
+                f"hash_ids must be from 0 to {_MAX_ID:,}. Given: {brief(min(ids))} .. {brief(max(ids))}"
+            )
         for run in runs_of(ids):
             yield range(run.start + base, run.stop + base)
         return
@@ -204,7 +208,7 @@ def _runs_of(entry: _Entry, base: int) -> Iterator[range]:
         if not 0 <= first <= last < _MAX_ID:
             raise TraceError(
                 f"hash_ranges must be pairs of a first and a last id, 0 to {_MAX_ID:,}. "
-                f"Given: [{first}, {last}]"
+                f"Given: [{brief(first)}, {brief(last)}]"
             )
         if pending is not None and pending.stop == first + base:
             pending = range(pending.start, last + 1 + base)

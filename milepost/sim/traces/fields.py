@@ -5,17 +5,24 @@ from __future__ import annotations
 import math
 from datetime import UTC, datetime
 
-from milepost.error_text import as_json
 from milepost.errors import TraceError
 from milepost.sim.traces.options import MAX_TOKENS
 
-__all__ = ["MAX_SECONDS", "input_tokens", "output_tokens", "seconds", "timestamp"]
+__all__ = ["MAX_SECONDS", "brief", "input_tokens", "output_tokens", "seconds", "timestamp"]
 
 MAX_SECONDS = 1e12
 """Some 30,000 years: beyond it a unit was mistaken."""
 
+_MAX_SHOWN = 60
+
 # Clocks count since 1970; whoever counts in finer units than seconds gives numbers as large as these.
 _FINER_UNITS = ((1e17, 1e9), (1e14, 1e6), (1e11, 1e3))
+
+
+def brief(value: object) -> str:
+    """What a file holds, for a message: cut where it is long."""
+    text = repr(value)
+    return text if len(text) <= _MAX_SHOWN else text[: _MAX_SHOWN - 3] + "..."
 
 
 def input_tokens(name: str, count: int) -> int:
@@ -25,7 +32,9 @@ def input_tokens(name: str, count: int) -> int:
         TraceError: less than 1 or absurdly many.
     """
     if not 1 <= count <= MAX_TOKENS:
-        raise TraceError(f"{name} must be a number of tokens from 1 to {MAX_TOKENS:,}. Given: {count}.")
+        raise TraceError(
+            f"{name} must be a number of tokens from 1 to {MAX_TOKENS:,}. Given: {brief(count)}."
+        )
     return count
 
 
@@ -36,7 +45,9 @@ def output_tokens(name: str, count: int) -> int:
         TraceError: negative or absurdly many.
     """
     if not 0 <= count <= MAX_TOKENS:
-        raise TraceError(f"{name} must be a number of tokens from 0 to {MAX_TOKENS:,}. Given: {count}.")
+        raise TraceError(
+            f"{name} must be a number of tokens from 0 to {MAX_TOKENS:,}. Given: {brief(count)}."
+        )
     return count
 
 
@@ -61,7 +72,7 @@ def timestamp(name: str, value: object) -> float:
     if isinstance(value, str):
         return seconds(name, _parsed(name, value))
     if isinstance(value, bool) or not isinstance(value, int | float) or not _finite(value):
-        raise TraceError(f"{name} must be seconds, or a date and time. Given: {as_json(value)}.")
+        raise TraceError(f"{name} must be seconds, or a date and time. Given: {brief(value)}.")
     for least, per_second in _FINER_UNITS:
         if value >= least:
             return seconds(name, value, per_second)
@@ -84,7 +95,7 @@ def _parsed(name: str, text: str) -> float:
         except ValueError:
             raise TraceError(
                 f"{name} must be seconds, or a date and time such as 2023-11-16 18:15:46.68. "
-                f"Given: {text!r:.60}."
+                f"Given: {brief(text)}."
             ) from None
     # What names no zone is taken as UTC: only differences count.
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()

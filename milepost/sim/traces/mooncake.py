@@ -14,7 +14,7 @@ import msgspec
 
 from milepost.errors import TraceError
 from milepost.sim.traces.draft import BlockNumbers, Draft
-from milepost.sim.traces.fields import input_tokens, output_tokens, seconds
+from milepost.sim.traces.fields import brief, input_tokens, output_tokens, seconds
 from milepost.sim.traces.rows import Rows
 from milepost.sim.traces.trace import TraceRequest
 
@@ -54,14 +54,14 @@ class _Reader:
         draft = self.draft
         if draft.requests and row.block_size != draft.block_size:
             raise TraceError(
-                f"block_size must be the same in all rows, {draft.block_size}. Given: {row.block_size}"
+                f"block_size must be the same in all rows, {draft.block_size}. Given: {brief(row.block_size)}"
             )
         _check_block_size(row.block_size)
         arrival = seconds("timestamp", row.timestamp, 1e3)
         num_prompt = input_tokens("input_length", row.input_length)
         num_output = output_tokens("output_length", row.output_length)
         if row.turn is not None and row.turn < 0:
-            raise TraceError(f"turn must count from 0. Given: {row.turn}")
+            raise TraceError(f"turn must count from 0. Given: {brief(row.turn)}")
         prompt = self._numbers.prompt(row.hash_ids, num_prompt, row.block_size)
         draft.block_size = row.block_size
         session = str(row.session_id)
@@ -82,5 +82,5 @@ class _Reader:
 def _check_block_size(block_size: int) -> None:
     if not 2 <= block_size <= MAX_BLOCK_SIZE:
         raise TraceError(
-            f"block_size must be a number of tokens from 2 to {MAX_BLOCK_SIZE:,}. Given: {block_size}."
+            f"block_size must be a number of tokens from 2 to {MAX_BLOCK_SIZE:,}. Given: {brief(block_size)}."
         )

@@ -16,7 +16,7 @@ from milepost.errors import TraceError
 from milepost.sim.traces.block_tokens import BlockTokens
 from milepost.sim.traces.chains import Chainer
 from milepost.sim.traces.draft import Draft, lacks_last
-from milepost.sim.traces.fields import input_tokens, output_tokens, seconds
+from milepost.sim.traces.fields import brief, input_tokens, output_tokens, seconds
 from milepost.sim.traces.rows import Rows
 from milepost.sim.traces.trace import TraceRequest
 
@@ -60,9 +60,9 @@ class _Reader:
     def take(self, row: _Row) -> None:
         draft = self.draft
         if row.chat_id in self._chats:
-            raise TraceError(f"chat_id must be a request's own. Given: {row.chat_id}, a second time")
+            raise TraceError(f"chat_id must be a request's own. Given: {brief(row.chat_id)}, a second time")
         if row.turn < 1:
-            raise TraceError(f"turn must count from 1. Given: {row.turn}")
+            raise TraceError(f"turn must count from 1. Given: {brief(row.turn)}")
         arrival = seconds("timestamp", row.timestamp)
         num_prompt = input_tokens("input_length", row.input_length)
         num_output = output_tokens("output_length", row.output_length)

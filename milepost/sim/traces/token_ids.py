@@ -16,7 +16,7 @@ import msgspec
 
 from milepost.errors import TraceError
 from milepost.sim.traces.draft import Draft
-from milepost.sim.traces.fields import input_tokens, output_tokens, timestamp
+from milepost.sim.traces.fields import brief, input_tokens, output_tokens, timestamp
 from milepost.sim.traces.rows import Rows
 from milepost.sim.traces.trace import TraceRequest
 
@@ -98,7 +98,7 @@ class _Reader:
         _check_ends(row.message_ends, len(prompt))
         name = _name(row, len(draft.requests))
         if name in self._known:
-            raise TraceError(f"a request's id must be its own. Given: {name!r:.60}, a second time")
+            raise TraceError(f"a request's id must be its own. Given: {brief(name)}, a second time")
         num_output = _output_length(row, len(output))
         arrival = self.arrivals.next(
             len(draft.requests),
@@ -130,7 +130,7 @@ def _ids(name: str, *given: list[int] | None) -> tuple[int, ...]:
     ids = next((ids for ids in given if ids is not None), [])
     if ids and not (min(ids) >= 0 and max(ids) <= _MAX_TOKEN_ID):
         wrong = next(token_id for token_id in ids if not 0 <= token_id <= _MAX_TOKEN_ID)
-        raise TraceError(f"{name} must be token ids, from 0 to {_MAX_TOKEN_ID:,}. Given: {wrong}")
+        raise TraceError(f"{name} must be token ids, from 0 to {_MAX_TOKEN_ID:,}. Given: {brief(wrong)}")
     return tuple(ids)
 
 
@@ -140,7 +140,7 @@ def _check_ends(ends: Sequence[int], num_prompt: int) -> None:
     ):
         raise TraceError(
             f"message_ends must ascend from 1 to the prompt's {num_prompt} tokens at most. "
-            f"Given: {str(list(ends))[:60]}"
+            f"Given: {brief(ends)}"
         )
 
 
@@ -149,7 +149,9 @@ def _output_length(row: _Row, num_ids: int) -> int:
     if said is None:
         return num_ids
     if num_ids and said != num_ids:
-        raise TraceError(f"output_length must be the number of output_token_ids, {num_ids}. Given: {said}")
+        raise TraceError(
+            f"output_length must be the number of output_token_ids, {num_ids}. Given: {brief(said)}"
+        )
     return output_tokens("output_length", said)
 
 

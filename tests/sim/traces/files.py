@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -43,7 +44,9 @@ def read(path: Path, **options: Any) -> Trace:
 
 def ids_of(trace: Trace) -> list[list[int]]:
     """Each prompt's block ids."""
-    return [[block_id for run in blocks_of(trace, i).runs for block_id in run] for i in range(len(trace.requests))]
+    return [
+        [block_id for run in blocks_of(trace, i).runs for block_id in run] for i in range(len(trace.requests))
+    ]
 
 
 def blocks_of(trace: Trace, place: int) -> BlockTokens:
@@ -52,14 +55,28 @@ def blocks_of(trace: Trace, place: int) -> BlockTokens:
     return prompt
 
 
+def raw_rows(path: Path) -> list[Any]:
+    """The rows of a file that is packed with gzip, as JSON has them."""
+    return [json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()]
+
+
 def plain(trace: Trace) -> list[tuple[Any, ...]]:
     """Requests as values that can be compared."""
     return [
-        (r.request_id, r.arrival, r.num_prompt, getattr(r.prompt, "runs", r.prompt), r.num_output, r.output_ids)
-        + (r.message_ends, r.session, r.turn)
+        (
+            *(r.request_id, r.arrival, r.num_prompt, getattr(r.prompt, "runs", r.prompt)),
+            *(r.num_output, r.output_ids, r.message_ends, r.session, r.turn),
+        )
         for r in trace.requests
     ]
 
 
-def mooncake_row(ids: Sequence[int], tokens: int, timestamp: float = 0, output: int = 5, **more: Any) -> dict[str, Any]:
-    return {"timestamp": timestamp, "input_length": tokens, "output_length": output, "hash_ids": [*ids]} | more
+def mooncake_row(
+    ids: Sequence[int], tokens: int, timestamp: float = 0, output: int = 5, **more: Any
+) -> dict[str, Any]:
+    return {
+        "timestamp": timestamp,
+        "input_length": tokens,
+        "output_length": output,
+        "hash_ids": [*ids],
+    } | more

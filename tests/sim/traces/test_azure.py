@@ -43,7 +43,15 @@ def table(tmp_path: Path, text: str) -> Path:
 
 @pytest.mark.parametrize(
     "text",
-    [OF_2023, OF_2024, MULTIMODAL, BURST_GPT, OF_2023.replace(",", ";"), OF_2023.replace("\n", "\r\n"), "\ufeff" + OF_2023],
+    [
+        OF_2023,
+        OF_2024,
+        MULTIMODAL,
+        BURST_GPT,
+        OF_2023.replace(",", ";"),
+        OF_2023.replace("\n", "\r\n"),
+        "\ufeff" + OF_2023,
+    ],
 )
 def test_variants(tmp_path: Path, text: str) -> None:
     trace = read(table(tmp_path, text))

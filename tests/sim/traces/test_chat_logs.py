@@ -51,7 +51,7 @@ def test_messages_are_written_and_their_ends_known(tmp_path: Path) -> None:
     assert (trace.form, trace.block_size, trace.notes) == ("chat", 1, ())
     assert plain(trace) == [
         ("0", 0.0, 5, PROMPT, 3, ANSWER, (4,), "s", 0),
-        ("1", 1.0, 11, (*PROMPT, *ANSWER, 2, 33, 4, 3), 1, (4,), (4, 8, 11 - 1), "s", 1),
+        ("1", 1.0, 12, (*PROMPT, *ANSWER, 2, 33, 4, 3), 1, (4,), (4, 8, 11), "s", 1),
     ]
 
 
@@ -86,7 +86,9 @@ def test_lengths_stand_in_for_answers(tmp_path: Path) -> None:
 
 def test_a_list_over_many_lines(tmp_path: Path) -> None:
     path = tmp_path / "t.json"
-    path.write_text('[\n {"messages":\n [{"role": "user", "content": "Hi"}]},\n {"messages": 5}\n]', encoding="utf-8")
+    path.write_text(
+        '[\n {"messages":\n [{"role": "user", "content": "Hi"}]},\n {"messages": 5}\n]', encoding="utf-8"
+    )
     assert len(read_chats(path, skip_bad=True).requests) == 1
     with pytest.raises(TraceError, match=r"item 2: messages must be a list of messages\. Given: 5"):
         read_chats(path)
@@ -99,7 +101,10 @@ def test_a_list_over_many_lines(tmp_path: Path) -> None:
         ({"messages": ["Hi"]}, "messages must be a list of messages"),
         ({"messages": HI, "response": 5}, "the answer must be text, a message, or an object with choices"),
         ({"messages": HI, "response": {"choices": []}, "id": "x"}, "x, a second time|'x', a second time"),
-        ({"messages": HI, "usage": {"completion_tokens": "9"}}, "usage.completion_tokens must be a whole number"),
+        (
+            {"messages": HI, "usage": {"completion_tokens": "9"}},
+            "usage.completion_tokens must be a whole number",
+        ),
         ({"messages": HI, "usage": {"completion_tokens": -1}}, "must be a number of tokens from 0"),
         ({"messages": HI, "session": [1]}, "a session must be a name or a number"),
         ({"messages": HI, "timestamp": {}}, "timestamp must be seconds|all requests must have a time"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from itertools import pairwise
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 
 from milepost.errors import TraceError
-from tests.sim.traces.files import SESSIONS, ids_of, jsonl, plain, read
+from tests.sim.traces.files import SESSIONS, ids_of, jsonl, plain, raw_rows, read
 
 FRESH = 1 << 56
 
@@ -26,7 +25,7 @@ def session(name: str, *requests: dict[str, Any], **more: Any) -> dict[str, Any]
 
 def test_the_sample() -> None:
     trace = read(SESSIONS)
-    entries = [entry for line in gzip.open(SESSIONS) for entry in json.loads(line)["requests"]]
+    entries = [entry for row in raw_rows(SESSIONS) for entry in row["requests"]]
     recorded = [request for entry in entries for request in entry.get("requests", [entry])]
     assert (trace.form, trace.block_size) == ("claude-code", 64)
     assert sorted(r.num_prompt for r in trace.requests) == sorted(request["in"] for request in recorded)
@@ -68,7 +67,9 @@ def test_a_sub_agent_reports_back_when_its_entry_says(tmp_path: Path) -> None:
     agent = {"t": 60.0, "type": "subagent", "agent_id": "x", "duration_ms": 50_000}
     inner = [entry(0, 64, hash_ids=[9]), entry(20, 128, hash_ids=[9, 10])]
     late = {"t": 70.0, "type": "subagent", "agent_id": "y", "duration_ms": None, "requests": inner[:1]}
-    row = session("s", entry(5, 64, hash_ids=[1]), agent | {"requests": inner}, late, entry(65, 128, hash_ids=[1, 2]))
+    row = session(
+        "s", entry(5, 64, hash_ids=[1]), agent | {"requests": inner}, late, entry(65, 128, hash_ids=[1, 2])
+    )
     trace = read(jsonl(tmp_path / "t.jsonl", [row]))
     found = [(request.session, request.turn, round(request.arrival, 6)) for request in trace.requests]
     # Arrivals count from the first request, which came after 5 seconds.
@@ -77,7 +78,7 @@ def test_a_sub_agent_reports_back_when_its_entry_says(tmp_path: Path) -> None:
 
 def test_sub_agents_of_the_sample_begin_when_the_parent_was_answered() -> None:
     """What the reading of their times rests on: a tool call in an answer starts them, at once."""
-    rows = {row["id"]: row for row in map(json.loads, gzip.open(SESSIONS))}
+    rows = {row["id"]: row for row in raw_rows(SESSIONS)}
     begun = {r.session: r.arrival for r in read(SESSIONS).requests if r.turn == 0}
     agents = [name for name in begun if "/" in name]
     assert len(agents) == 5
@@ -139,7 +140,10 @@ def test_one_session_a_file_in_a_folder(tmp_path: Path) -> None:
         (session("a", {"t": 0}), "lacks its length"),
         (session("a"), "at least one request"),
         (session("a", entry(0, 64, hash_ids=[1]), block_size=1), "block_size must be from 2"),
-        (session("a", entry(0, 64, hash_ids=[1]), hash_id_scope="mine"), "hash_id_scope must be local or global"),
+        (
+            session("a", entry(0, 64, hash_ids=[1]), hash_id_scope="mine"),
+            "hash_id_scope must be local or global",
+        ),
     ],
 )
 def test_bad_sessions(tmp_path: Path, row: dict[str, Any], message: str) -> None:
@@ -153,5 +157,7 @@ def test_bad_sessions(tmp_path: Path, row: dict[str, Any], message: str) -> None
 
 def test_a_session_comes_once(tmp_path: Path) -> None:
     row = session("a", entry(0, 64, hash_ids=[1]))
-    with pytest.raises(TraceError, match=r"line 2: a session's id must be its own\. Given: 'a', a second time"):
+    with pytest.raises(
+        TraceError, match=r"line 2: a session's id must be its own\. Given: 'a', a second time"
+    ):
         read(jsonl(tmp_path / "t.jsonl", [row, row]))

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 from pathlib import Path
 
 import pytest
 
 from milepost.errors import TraceError
-from tests.sim.traces.files import MOONCAKE, blocks_of, ids_of, jsonl, mooncake_row, read
+from tests.sim.traces.files import MOONCAKE, blocks_of, ids_of, jsonl, mooncake_row, raw_rows, read
 
 
 def test_the_sample_is_read_as_it_was_recorded() -> None:
-    rows = [json.loads(line) for line in gzip.open(MOONCAKE)]
+    rows = raw_rows(MOONCAKE)
     trace = read(MOONCAKE)
     assert (trace.name, trace.form, trace.block_size) == ("mooncake-300", "mooncake", 512)
     assert len(trace.requests) == 300
@@ -24,7 +22,11 @@ def test_the_sample_is_read_as_it_was_recorded() -> None:
     assert [request.arrival for request in trace.requests] == [row["timestamp"] / 1000 for row in rows]
     assert [request.message_ends for request in trace.requests] == [(row["input_length"],) for row in rows]
     # Ids are numbered anew: as equal and as different as they were.
-    pairs = {pair for row, ids in zip(rows, ids_of(trace), strict=True) for pair in zip(row["hash_ids"], ids, strict=True)}
+    pairs = {
+        pair
+        for row, ids in zip(rows, ids_of(trace), strict=True)
+        for pair in zip(row["hash_ids"], ids, strict=True)
+    }
     assert len(pairs) == len({old for old, _ in pairs}) == len({new for _, new in pairs})
 
 
@@ -34,7 +36,9 @@ def test_ids_may_be_any_whole_numbers(tmp_path: Path) -> None:
 
 
 def test_a_partly_filled_last_block_may_lack_an_id(tmp_path: Path) -> None:
-    path = jsonl(tmp_path / "t.jsonl", [mooncake_row([8], 600), mooncake_row([8], 600), mooncake_row([8, 9], 1024)])
+    path = jsonl(
+        tmp_path / "t.jsonl", [mooncake_row([8], 600), mooncake_row([8], 600), mooncake_row([8, 9], 1024)]
+    )
     assert ids_of(read(path)) == [[0, 1], [0, 2], [0, 3]]
 
 

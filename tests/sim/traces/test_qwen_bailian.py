@@ -32,10 +32,8 @@ def test_ids_are_chained_and_that_is_said(tmp_path: Path) -> None:
     assert (trace.form, trace.block_size) == ("qwen-bailian", 16)
     assert ids_of(trace) == [[0, 1, 2], [3, 4, 5], [0, 1, 6], [0, 1, 2, 7]]
     assert overlaps(trace) == [0, 0, 32, 48]
-    assert trace.notes == (
-        "Each 16 tokens were hashed by themselves; their ids were chained on reading, so that only equal "
-        "prefixes count as equal.",
-    )
+    assert len(trace.notes) == 1
+    assert "were hashed by themselves; their ids were chained on reading" in trace.notes[0]
     assert [request.arrival for request in trace.requests] == pytest.approx([0, 0.1, 0.2, 0.3])
 
 

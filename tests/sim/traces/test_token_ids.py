@@ -31,7 +31,10 @@ def test_our_own_form(tmp_path: Path) -> None:
     ("row", "expected"),
     [
         ({"arrival_time": 1.7e9, "rid": "r", "input_ids": [1, 2], "output_ids": [3]}, ("r", 2, (3,))),
-        ({"timestamp": "2025-01-01T00:00:00Z", "id": 5, "prompt_ids": [1, 2], "output_tokens": 6}, ("5", 2, ())),
+        (
+            {"timestamp": "2025-01-01T00:00:00Z", "id": 5, "prompt_ids": [1, 2], "output_tokens": 6},
+            ("5", 2, ()),
+        ),
     ],
 )
 def test_names_that_logs_use(tmp_path: Path, row: dict[str, Any], expected: tuple[Any, ...]) -> None:
@@ -80,17 +83,26 @@ GOOD = {"arrival": 1, "prompt_token_ids": [1, 2, 3], "request_id": "x"}
     [
         (GOOD, "a request's id must be its own. Given: 'x', a second time"),
         (GOOD | {"request_id": "y", "prompt_token_ids": []}, "must be a number of tokens from 1"),
-        (GOOD | {"request_id": "y", "prompt_token_ids": [1, -2]}, "prompt_token_ids must be token ids, .* -2"),
+        (
+            GOOD | {"request_id": "y", "prompt_token_ids": [1, -2]},
+            "prompt_token_ids must be token ids, .* -2",
+        ),
         (GOOD | {"request_id": "y", "prompt_token_ids": [1 << 31]}, "Given: 2147483648"),
         (GOOD | {"request_id": "y", "prompt_token_ids": [1.5]}, r"Expected `int`, got `float` - at `\$"),
         (GOOD | {"request_id": "y", "prompt_token_ids": [True]}, "Expected `int`, got `bool`"),
         (GOOD | {"request_id": "y", "prompt_token_ids": ["1"]}, "Expected `int`, got `str`"),
         (GOOD | {"request_id": "y", "output_token_ids": [-1]}, "output_token_ids must be token ids"),
-        (GOOD | {"request_id": "y", "output_token_ids": [1], "output_length": 2}, "output_length must be the number"),
+        (
+            GOOD | {"request_id": "y", "output_token_ids": [1], "output_length": 2},
+            "output_length must be the number",
+        ),
         (GOOD | {"request_id": "y", "output_length": -1}, "output_length must be a number of tokens from 0"),
         (GOOD | {"request_id": "y", "message_ends": [2, 2]}, "message_ends must ascend"),
         (GOOD | {"request_id": "y", "message_ends": [0]}, "message_ends must ascend"),
-        (GOOD | {"request_id": "y", "message_ends": [4]}, "message_ends must ascend from 1 to the prompt's 3"),
+        (
+            GOOD | {"request_id": "y", "message_ends": [4]},
+            "message_ends must ascend from 1 to the prompt's 3",
+        ),
         (GOOD | {"request_id": "y", "arrival": -1}, "arrival must be a time from 0"),
         (GOOD | {"request_id": "y", "arrival": "later"}, "arrival must be seconds, or a date"),
         (GOOD | {"request_id": "y", "arrival": "nan"}, "arrival must be a time from 0"),
