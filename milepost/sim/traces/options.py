@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import msgspec
 
 from milepost.error_text import one_of
@@ -65,8 +63,8 @@ class TraceOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 def _positive(name: str, value: object) -> None:
-    number = float(value) if type(value) in (int, float) else math.nan  # type: ignore[arg-type]
-    if not 1 / _MAX_FACTOR <= number <= _MAX_FACTOR:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not (is_number and 1 / _MAX_FACTOR <= value <= _MAX_FACTOR):  # type: ignore[operator]
         raise ConfigError(
             f"{name} must be a number from {1 / _MAX_FACTOR:g} to {_MAX_FACTOR:g}. Given: {value!r:.60}."
         )
