@@ -45,6 +45,17 @@ def test_the_sample() -> None:
     )
 
 
+def test_lists_of_ids_are_read_like_ranges(tmp_path: Path) -> None:
+    """The form in which the sessions were published, and the one in which the sample ships."""
+    rows = raw_rows(SESSIONS)
+    for request in (
+        request for row in rows for entry in row["requests"] for request in entry.get("requests", [entry])
+    ):
+        ranges = request.pop("hash_ranges")
+        request["hash_ids"] = [block_id for first, last in ranges for block_id in range(first, last + 1)]
+    assert plain(read(jsonl(tmp_path / "lists.jsonl", rows))) == plain(read(SESSIONS))
+
+
 def test_ids_are_a_sessions_own(tmp_path: Path) -> None:
     """Two sessions that use the same numbers share nothing; partly filled blocks are nobody's."""
     rows = [

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import time
-from pathlib import Path
 from random import Random
 
 import pytest
@@ -145,27 +143,3 @@ def test_whole_traces(name: str, requests: int, input_tokens: int, bound: str, s
     found = stats_of(trace)
     assert (found.requests, found.input_tokens) == (requests, input_tokens)
     assert f"{found.prefix_bound:.2%}" == bound
-
-
-@pytest.mark.slow
-def test_sessions_with_lists_of_ids(tmp_path: Path) -> None:
-    """The form in which the sessions were published gives the same as the ranges."""
-    ranges = whole("claude-code-sessions.jsonl.gz")
-    path = tmp_path / "lists.jsonl"
-    with path.open("w", encoding="utf-8") as file:
-        for row in raw_rows(ranges)[:40]:
-            for request in (r for entry in row["requests"] for r in entry.get("requests", [entry])):
-                pairs = request.pop("hash_ranges")
-                request["hash_ids"] = [n for first, last in pairs for n in range(first, last + 1)]
-            file.write(json.dumps(row) + "\n")
-    lists = read(path)
-    names = {request.request_id for request in lists.requests}
-    same = [ids for r, ids in zip(lists.requests, ids_of(lists), strict=True)]
-    trace = read(ranges)
-    places = [n for n, request in enumerate(trace.requests) if request.request_id in names]
-    begin = {request.request_id: ids for request, ids in zip(lists.requests, same, strict=True)}
-    every = ids_of(trace)
-    full = [trace.requests[n].num_prompt // 64 for n in places]
-    assert all(
-        begin[trace.requests[n].request_id][:k] == every[n][:k] for n, k in zip(places, full, strict=True)
-    )
