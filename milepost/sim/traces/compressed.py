@@ -8,12 +8,9 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 from milepost.errors import ConfigError, TraceError
-
-if TYPE_CHECKING:
-    from _typeshed import WriteableBuffer
 
 __all__ = ["open_compressed", "open_unpacked"]
 
@@ -70,7 +67,7 @@ class _ZstdFile(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer: WriteableBuffer) -> int:
+    def readinto(self, buffer: Any) -> int:  # noqa: ANN401 - Buffer, from Python 3.12 on
         into = memoryview(buffer).cast("B")
         while not self._ready:
             chunk = self._file.read(_CHUNK)

@@ -12,8 +12,8 @@ __all__ = ["AUTO", "FORMS", "MAX_TOKENS", "TraceOptions"]
 AUTO = "auto"
 FORMS = ("mooncake", "claude-code", "qwen-bailian", "token-ids", "chat", "azure")
 
-MAX_TOKENS = 1 << 30
-"""Of one prompt or output: a thousand times the longest context that anybody serves."""
+MAX_TOKENS = 1 << 24
+"""Of one prompt or output: more than any context that is served."""
 
 _MAX_FACTOR = 1e6
 

@@ -120,6 +120,8 @@ def _files(path: Path) -> list[Path]:
     if not path.exists():
         raise TraceError(f"There is no file {path}. Give the path of a trace.")
     if not path.is_dir():
+        if not path.is_file():  # its beginning is read twice
+            raise TraceError(f"{path} is no regular file. Write the trace to a file first.")
         return [path]
     found = sorted(
         file for file in path.iterdir() if file.is_file() and {".json", ".jsonl"} & {*file.suffixes}
