@@ -67,7 +67,7 @@ def read_trace(
     rows = Rows(path, skip_bad=options.skip_bad, first=first, on_progress=on_progress)
     draft = _read(form, rows, options, encode_chat)
     if not draft.requests:
-        skipped = f" All {rows.skipped:,} rows were skipped as bad." if rows.skipped else ""
+        skipped = f" Bad rows: {rows.skipped:,}; the first: {rows.first_skipped}." if rows.skipped else ""
         raise TraceError(f"{path} holds no request.{skipped} Give a trace with at least one, or its --form.")
     requests = _in_order(draft, options)
     if draft.block_size > 1 and draft.has_content:
@@ -80,7 +80,7 @@ def read_trace(
         block_size=draft.block_size,
         has_content=draft.has_content,
         skipped=rows.skipped,
-        notes=(*draft.notes, *_notes(draft, rows.skipped)),
+        notes=(*draft.notes, *_notes(draft, rows)),
     )
 
 
@@ -175,12 +175,12 @@ def _behind(
     return BlockTokens(runs, prompt.num_prompt + num_tokens, prompt.block_size)
 
 
-def _notes(draft: Draft, skipped: int) -> Sequence[str]:
+def _notes(draft: Draft, rows: Rows) -> Sequence[str]:
     notes = []
     if draft.num_empty:
-        notes.append(f"{draft.num_empty:,} requests drew no token; each counts as drawing one.")
-    if skipped:
-        notes.append(f"{skipped:,} bad rows were left out.")
+        notes.append(f"Requests that drew no token: {draft.num_empty:,}. Each counts as drawing one.")
+    if rows.skipped:
+        notes.append(f"Bad rows that were left out: {rows.skipped:,}. The first: {rows.first_skipped}.")
     return notes
 
 

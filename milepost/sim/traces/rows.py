@@ -39,6 +39,7 @@ class Rows:
 
     Attributes:
         skipped: bad rows so far.
+        first_skipped: where the first of them stands, and what is wrong with it.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class Rows:
         on_progress: Progress | None = None,
     ) -> None:
         self.skipped = 0
+        self.first_skipped = ""
         self._path = path
         self._files = _files(path)
         self._skip_bad = skip_bad
@@ -104,10 +106,11 @@ class Rows:
             before += file.stat().st_size
 
     def _bad(self, row: bytes, error: Exception) -> None:
+        what = "it is nested too deeply" if isinstance(error, RecursionError) else str(error).rstrip(".")
         if self._skip_bad:
             self.skipped += 1
+            self.first_skipped = self.first_skipped or f"{self._place}: {what}"
             return
-        what = "it is nested too deeply" if isinstance(error, RecursionError) else str(error).rstrip(".")
         text = row[: _SHOWN + 1].decode("utf-8", "backslashreplace").strip()
         shown = text if len(row) <= _SHOWN else text[:_SHOWN] + "..."
         raise TraceError(

@@ -41,7 +41,7 @@ def test_the_sample() -> None:
         assert turns == [*range(len(turns))]
     assert trace.notes == (
         "Times are known within a session only: 6 sessions start at random, 0.01667 a second (seed 0).",
-        "1 requests drew no token; each counts as drawing one.",
+        "Requests that drew no token: 1. Each counts as drawing one.",
     )
 
 

@@ -75,7 +75,7 @@ def test_a_prompt_begins_where_another_ends(tmp_path: Path) -> None:
 def test_an_output_of_nothing_counts_as_one_token(tmp_path: Path) -> None:
     trace = read(jsonl(tmp_path / "t.jsonl", [mooncake_row([1], 512, output=0)]))
     assert trace.requests[0].num_output == 1
-    assert trace.notes == ("1 requests drew no token; each counts as drawing one.",)
+    assert trace.notes == ("Requests that drew no token: 1. Each counts as drawing one.",)
 
 
 @pytest.mark.parametrize("ids", [[1], [1, 2, 3, 4], []])
@@ -90,5 +90,10 @@ def test_a_bad_row_leaves_nothing_behind(tmp_path: Path) -> None:
     trace = read(jsonl(tmp_path / "t.jsonl", rows), skip_bad=True)
     assert ids_of(trace) == [[0, 1]]
     assert trace.skipped == 1
-    assert trace.notes == ("1 bad rows were left out.",)
+    [note] = trace.notes
+    place = f"{tmp_path / 't.jsonl'}, line 1"
+    assert note.startswith(
+        f"Bad rows that were left out: 1. The first: {place}: 512 tokens are 1 blocks of 512"
+    )
+    assert note.endswith("Given: 3 ids.")
     assert blocks_of(trace, 0).runs == (range(2),)

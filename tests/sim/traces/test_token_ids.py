@@ -24,7 +24,7 @@ def test_our_own_form(tmp_path: Path) -> None:
         ("named", 1.0, 1, (5,), 4, (), (), "s", 0),
         ("2", 1.5, 1, (0,), 1, (), (), "s", 1),
     ]
-    assert trace.notes == ("1 requests drew no token; each counts as drawing one.",)
+    assert trace.notes == ("Requests that drew no token: 1. Each counts as drawing one.",)
 
 
 @pytest.mark.parametrize(
