@@ -15,6 +15,7 @@ from collections.abc import Sequence
 import click
 
 from milepost import __version__
+from milepost.cli.calibrate import calibrate
 from milepost.cli.chat import chat
 from milepost.cli.explain import explain
 from milepost.cli.export_toy import export_toy
@@ -51,7 +52,7 @@ def commands() -> None:
     """
 
 
-for command in (generate, chat, serve, explain, inspect_checkpoint, export_toy, trace):
+for command in (generate, chat, serve, explain, inspect_checkpoint, export_toy, calibrate, trace):
     commands.add_command(command)
 
 
