@@ -25,6 +25,7 @@ from milepost.cli.options import examples
 from milepost.cli.serve import serve
 from milepost.cli.simulate import simulate
 from milepost.cli.terminal import open_missing_streams, print_error
+from milepost.cli.trace import trace
 from milepost.errors import InvariantError, MilepostError
 
 __all__ = ["EXIT_INTERRUPTED", "EXIT_WRONG_INPUT", "commands", "main", "run"]
@@ -53,7 +54,10 @@ def commands() -> None:
     """
 
 
-for command in (generate, chat, serve, explain, simulate, inspect_checkpoint, export_toy, calibrate):
+for command in (
+    *(generate, chat, serve, explain, simulate, trace),
+    *(inspect_checkpoint, calibrate, export_toy),
+):
     commands.add_command(command)
 
 
