@@ -155,7 +155,7 @@ class Recorder:
             model=spec.model,
             policy=parts.policy.name,
             eviction=parts.eviction.name,
-            layout=spec.layout,
+            layout=parts.layout_name or spec.layout,
             preset=spec.preset,
             match_unit=parts.match_unit,
             block_size=parts.layout.block_size,
