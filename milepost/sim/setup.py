@@ -40,6 +40,7 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         layout: how states and KV lie in pages.
+        layout_name: what results call the layout; "" for the one that was asked for.
         state_bytes: of one snapshot in memory.
         pool: whose pages are shared.
         policy: where snapshots stand.
@@ -47,11 +48,11 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
         stop_token_ids: tokens with which the model ends a message.
         cache_type: the cache, for presets that divide memory in another way.
         match_unit: tokens between prefix keys.
-        layout_name: what results call the layout; "" for the one that was asked for.
         notes: what a reader of the figures must know.
     """
 
     layout: Layout
+    layout_name: str = ""
     state_bytes: int
     pool: PagePool
     policy: SnapshotPolicy
@@ -59,7 +60,6 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     match_unit: int
     stop_token_ids: tuple[int, ...] = ()
     cache_type: type[PrefixCache] = PrefixCache
-    layout_name: str = ""
     notes: tuple[str, ...] = ()
 
 
