@@ -9,6 +9,7 @@ from milepost.errors import InvariantError
 from milepost.memory.pool import PagePool
 from milepost.prefix.nodes import Node, Snapshot
 from milepost.prefix.plan import Reason
+from milepost.prefix.stretches import first_of, is_plain, part, top_of
 from milepost.prefix.tree import UnitTree
 
 __all__ = ["PrefixIndex"]
@@ -68,6 +69,8 @@ class PrefixIndex(UnitTree):
         self._pool.share(snapshot.pages)
         self.num_state_pages += len(snapshot.pages)
         self.num_by_reason[reason] += 1
+        if is_plain(node):
+            part(node)
         node.snapshot = self._snapshots[node] = snapshot
         self._bare.pop(node, None)
         self.measure(snapshot)
@@ -80,7 +83,7 @@ class PrefixIndex(UnitTree):
         snapshot.reason = reason
 
     def measure(self, snapshot: Snapshot) -> None:
-        """Bring `gap` and `freed_pages` up to date: a walk up to the snapshot before."""
+        """Bring `gap` and `freed_pages` up to date: as of the snapshot before and what parts in between."""
         before = snapshot.before
         while before is not None and not before.stands:
             before = before.before
@@ -90,10 +93,14 @@ class PrefixIndex(UnitTree):
         alone = node.is_leaf and not node.holds
         alone_from = node.position  # the KV behind this position is only there for the snapshot
         while step.parent is not None:
-            step = step.parent
-            if alone:
-                alone_from = step.position
-                alone = not step.holds and step.num_units + len(step.tails or ()) == 1
+            top = top_of(step)
+            if alone and first_of(step).holds:
+                alone = False
+                alone_from = _held_above(step).position
+            elif alone:
+                alone_from = top.position
+                alone = not top.holds and top.num_units + len(top.tails or ()) == 1
+            step = top
             if step.snapshot is not None or step.position <= start:
                 break  # what `before` needs is not this one's alone
         snapshot.gap = node.position - max(start, step.position)
@@ -175,3 +182,11 @@ class PrefixIndex(UnitTree):
                 raise InvariantError(
                     f"page {page}: the index counts {counted} names and holds, the pool {known}"
                 )
+
+
+def _held_above(node: Node) -> Node:
+    """The deepest held node above `node`, which is not held; there is one."""
+    step = node
+    while not step.holds and step.parent is not None:
+        step = step.parent
+    return step

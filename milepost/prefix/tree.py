@@ -24,7 +24,8 @@ from typing import NamedTuple
 from milepost.errors import InvariantError
 from milepost.memory.pool import PagePool
 from milepost.prefix.keys import Key, Keys
-from milepost.prefix.nodes import Node, Snapshot
+from milepost.prefix.nodes import Node, Snapshot, Stretch
+from milepost.prefix.stretches import is_plain, join, part, top_of
 
 __all__ = ["Found", "UnitTree"]
 
@@ -90,8 +91,8 @@ class UnitTree:
         deepest: Node | None = None
         node: Node | None = unit_node
         while node is not None and usable is None:
-            if node.tails is None and node.snapshot is None:  # most are such: a long prompt has many
-                node = node.parent
+            if node.tails is None and node.snapshot is None:
+                node = None if node.parent is None else top_of(node)
                 continue
             for candidate in (*self._matching_tails(node, chain, tokens), node):
                 if candidate.position > matched.position:
@@ -102,7 +103,7 @@ class UnitTree:
                 if candidate.position < len(tokens):
                     usable = candidate
                     break
-            node = node.parent
+            node = None if node.parent is None else top_of(node)
         return Found(matched, usable, deepest)
 
     def _deepest_unit(self, keys: Sequence[Key]) -> Node:
@@ -156,13 +157,14 @@ class UnitTree:
 
     def snapshot_before(self, node: Node, chain: Keys, tokens: Sequence[int]) -> Snapshot | None:
         """The deepest snapshot on the path to `node`, whose tokens begin `tokens`, that stands above it."""
-        step = node.parent
-        while step is not None:
-            if step.tails is not None or step.snapshot is not None:
-                for candidate in (*self._matching_tails(step, chain, tokens), step):
-                    if candidate.snapshot is not None and candidate.position < node.position:
-                        return candidate.snapshot
-            step = step.parent
+        step = node
+        while step.parent is not None:
+            step = top_of(step)
+            if step.tails is None and step.snapshot is None:
+                continue
+            for candidate in (*self._matching_tails(step, chain, tokens), step):
+                if candidate.snapshot is not None and candidate.position < node.position:
+                    return candidate.snapshot
         return None
 
     def nodes_in_block(self, end: Node, chain: Keys, tokens: Sequence[int]) -> list[Node]:
@@ -200,9 +202,13 @@ class UnitTree:
         self._nodes[key] = node
         self._bare.pop(parent, None)
         self._bare[node] = None
+        if is_plain(parent):
+            part(parent)
         if position - parent.position == self._match_unit:
+            node.stretch = join(node, parent)
             parent.num_units += 1
         else:
+            node.stretch = Stretch(parent, node)
             if parent.tails is None:
                 parent.tails = {}
             parent.tails[key] = node
@@ -319,9 +325,19 @@ class UnitTree:
             raise InvariantError(f"{node!r} can't stand below {parent!r}")
         if len(node.pages) != blocks:
             raise InvariantError(f"{node!r} names {len(node.pages)} pages for {blocks} blocks")
+        self._check_stretch(node, parent)
         bare = node.is_leaf and node.snapshot is None and not node.holds
         if bare != (node in self._bare):
             raise InvariantError(f"{node!r} is wrongly listed as needed or as bare")
+
+    @staticmethod
+    def _check_stretch(node: Node, parent: Node) -> None:
+        stretch = node.stretch
+        if stretch is None or (stretch.top is not parent) != (parent.stretch is stretch and is_plain(parent)):
+            raise InvariantError(f"{node!r} takes a short cut over what is not plain")
+        first = stretch.first
+        if first is not None and (first.parent is not stretch.top or first.stretch is not stretch):
+            raise InvariantError(f"{first!r} is not the first of the stretch of {node!r}")
 
     def _check_below(self, node: Node, below: Sequence[Node]) -> None:
         tails = {child.key: child for child in below if child.position % self._match_unit}
