@@ -197,8 +197,7 @@ class UnitTree:
             return node
         first, end = parent.position // self._block_size, -(-position // self._block_size)
         node = Node(key, parent, position, tuple(block_table[first:end]))
-        self._pool.share(node.pages)
-        self.num_kv_pages += sum(self._pool.references(page) == 1 for page in node.pages)
+        self.num_kv_pages += self._pool.share(node.pages)
         self._nodes[key] = node
         self._bare.pop(parent, None)
         self._bare[node] = None
@@ -240,13 +239,11 @@ class UnitTree:
 
     def _rename(self, node: Node, place: int, page: int) -> None:
         old, new = (node.pages[place],), (page,)
-        self._pool.share(new)
-        self.num_kv_pages += self._pool.references(page) == 1
+        self.num_kv_pages += self._pool.share(new)
         if node.holds:
             self._pool.hold(new)
             self._pool.unhold(old)
-        self._pool.drop(old)
-        self.num_kv_pages -= self._pool.references(old[0]) == 0
+        self.num_kv_pages -= self._pool.drop(old)
         node.pages = (*node.pages[:place], page, *node.pages[place + 1 :])
 
     # -- holding ----------------------------------------------------------------------------------
@@ -255,21 +252,25 @@ class UnitTree:
         """Keep a path from eviction: `node` and all above it. Holds add up."""
         self._bare.pop(node, None)  # those above are no leaves
         pages: list[int] = []
-        for step in node.up():
+        step = node
+        while step.parent is not None:
             step.holds += 1
             if step.holds > 1:
                 break
             pages += step.pages
+            step = step.parent
         self._pool.hold(pages)
 
     def unhold(self, node: Node) -> None:
         """Take a `hold` back."""
         pages: list[int] = []
-        for step in node.up():
+        step = node
+        while step.parent is not None:
             step.holds -= 1
             if step.holds:
                 break
             pages += step.pages
+            step = step.parent
         self._pool.unhold(pages)
         self._note_bare(node)
 
@@ -288,8 +289,7 @@ class UnitTree:
         if parent is None or node.holds or node.snapshot is not None or not node.is_leaf:
             raise InvariantError(f"{node!r} is needed and can't be removed")
         del self._nodes[node.key]
-        self._pool.drop(node.pages)
-        self.num_kv_pages -= sum(self._pool.references(page) == 0 for page in node.pages)
+        self.num_kv_pages -= self._pool.drop(node.pages)
         if parent.tails is not None and parent.tails.pop(node.key, None) is not None:
             parent.tails = parent.tails or None
         else:
