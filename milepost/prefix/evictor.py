@@ -102,7 +102,10 @@ class Evictor:
         So the spare ones of a prompt that outgrows memory spread over all of it, densely only behind,
         and new prompts get theirs in place of old ones.
         """
-        density = _density(position)
+        density, free = _density(position), self._pool.num_free
+        hopeless = not self._index.has_bare and (not self._spares or self._spares[0][0] > density)
+        if free >= count or hopeless:
+            return free >= count
         pinned: list[Snapshot] = []
         while self._pool.num_free < count:
             if not (self._drop_bare() or self._drop_spare(pinned, density)):

@@ -133,6 +133,14 @@ class UnitTree:
         Costs time for these blocks alone.
         """
         block_size = self._block_size
+        if not self._match_unit % block_size:  # no two nodes name the same block
+            parts: list[tuple[int, ...]] = []
+            step = node
+            while step.parent is not None and step.position > first_block * block_size:
+                parts.append(step.pages)
+                step = step.parent
+            table = [page for pages in reversed(parts) for page in pages]
+            return table[max(0, first_block - step.position // block_size) :]
         table = [0] * -(-node.position // block_size)
         missing = len(table)  # the blocks from here on are known
         start = missing * block_size
@@ -275,6 +283,11 @@ class UnitTree:
         self._note_bare(node)
 
     # -- shrinking --------------------------------------------------------------------------------
+
+    @property
+    def has_bare(self) -> bool:
+        """Whether there is a leaf on which nothing stands."""
+        return bool(self._bare)
 
     def drop_bare(self) -> Node | None:
         """Forget one leaf on which nothing stands and let its pages go; None when there is none."""
