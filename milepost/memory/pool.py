@@ -21,7 +21,7 @@ from milepost.memory.page_states import TRANSITIONS, PageCounts, PageState
 __all__ = ["Lease", "PagePool"]
 
 # As plain numbers: comparing with an enum's member costs a look-up for each page.
-_OWNED, _CACHED = int(PageState.OWNED), int(PageState.CACHED)
+_FREE, _OWNED, _CACHED = int(PageState.FREE), int(PageState.OWNED), int(PageState.CACHED)
 _LEASED = (PageState.RESERVED, PageState.WRITING, PageState.OWNED, PageState.RECEIVING)
 _RELEASABLE = (PageState.RESERVED, PageState.OWNED)
 
@@ -272,9 +272,11 @@ class PagePool:
             if holds[page]:
                 raise InvariantError(f"page {page} is dropped while it is held")
             unnamed += 1
-            if states[page] == _CACHED:
+            if states[page] == _CACHED:  # the only state from which this is a move
+                states[page] = _FREE
                 freed.append(page)
-        self._move(freed, PageState.FREE)
+        self._counts[_CACHED] -= len(freed)
+        self._counts[_FREE] += len(freed)
         self._free += freed
         return unnamed
 

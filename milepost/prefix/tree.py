@@ -209,7 +209,7 @@ class UnitTree:
         self._nodes[key] = node
         self._bare.pop(parent, None)
         self._bare[node] = None
-        if is_plain(parent):
+        if parent.num_units and is_plain(parent):
             part(parent)
         if position - parent.position == self._match_unit:
             node.stretch = join(node, parent)
@@ -307,6 +307,7 @@ class UnitTree:
             parent.tails = parent.tails or None
         else:
             parent.num_units -= 1
+        node.stretch = None  # a stretch and its first node would keep each other in memory
         self._note_bare(parent)
 
     def _note_bare(self, node: Node) -> None:
