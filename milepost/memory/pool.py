@@ -22,6 +22,7 @@ __all__ = ["Lease", "PagePool"]
 
 # As plain numbers: comparing with an enum's member costs a look-up for each page.
 _FREE, _OWNED, _CACHED = int(PageState.FREE), int(PageState.OWNED), int(PageState.CACHED)
+_SHARED = (_OWNED, _CACHED)
 _LEASED = (PageState.RESERVED, PageState.WRITING, PageState.OWNED, PageState.RECEIVING)
 _RELEASABLE = (PageState.RESERVED, PageState.OWNED)
 
@@ -157,7 +158,7 @@ class PagePool:
         added = max(missing, first)
         self._states += bytes([PageState.FREE]) * added
         for column in (self._generations, self._references, self._holds):
-            column += [0] * added
+            column.extend(bytes(added))
         self._free[:0] = range(first + added - 1, first - 1, -1)
         self._counts[PageState.FREE] += added
 
@@ -198,12 +199,14 @@ class PagePool:
         references = self._references
         named = [page for page in verified if references[page]]
         unnamed = [page for page in verified if not references[page]] if named else verified
-        self._move(named, PageState.CACHED)
-        self._num_cached_held += sum(map(bool, map(self._holds.__getitem__, named)))
+        if named:
+            self._move(named, PageState.CACHED)
+            self._num_cached_held += sum(map(bool, map(self._holds.__getitem__, named)))
         # A reserved page was never written, so there is nothing to scrub.
-        dirty = [page for page in unnamed if tainted and self._states[page] == _OWNED]
-        clean = [page for page in unnamed if self._states[page] != _OWNED] if dirty else unnamed
-        self._taint(dirty)
+        clean = unnamed
+        if tainted:
+            self._taint([page for page in unnamed if self._states[page] == _OWNED])
+            clean = [page for page in unnamed if self._states[page] == PageState.RESERVED]
         self._move(clean, PageState.FREE)
         self._free.extend(clean)
         lease.num_pages -= len(verified)
@@ -244,8 +247,7 @@ class PagePool:
         states, references = self._states, self._references
         newly_named = 0
         for page in pages:
-            state = states[page]
-            if state != _OWNED and state != _CACHED:
+            if states[page] not in _SHARED:
                 raise InvariantError(f"page {page} is {self.state_of(page).name} and can't be published")
             known = references[page]
             references[page] = known + 1
@@ -283,17 +285,20 @@ class PagePool:
     def hold(self, pages: Iterable[int]) -> None:
         """Guard pages that have references from eviction; holds add up."""
         references, holds, states = self._references, self._holds, self._states
+        newly_held = 0
         for page in pages:
             if not references[page]:
                 raise InvariantError(f"page {page} is held and has no references")
             before = holds[page]
             holds[page] = before + 1
             if not before and states[page] == _CACHED:
-                self._num_cached_held += 1
+                newly_held += 1
+        self._num_cached_held += newly_held
 
     def unhold(self, pages: Iterable[int]) -> None:
         """Take a `hold` back."""
         holds, states = self._holds, self._states
+        no_longer_held = 0
         for page in pages:
             left = holds[page] - 1
             holds[page] = left
@@ -302,7 +307,8 @@ class PagePool:
             if left < 0:
                 raise InvariantError(f"page {page} is let go more often than it was held")
             if states[page] == _CACHED:
-                self._num_cached_held -= 1
+                no_longer_held += 1
+        self._num_cached_held -= no_longer_held
 
     def references(self, page: int) -> int:
         """Entries of the prefix index that name `page`."""
@@ -362,7 +368,7 @@ class PagePool:
         held = 0
         for page, state in enumerate(self._states):
             references, holds = self._references[page], self._holds[page]
-            if (references or holds) and state not in (_OWNED, _CACHED):
+            if (references or holds) and state not in _SHARED:
                 raise InvariantError(f"page {page} is {PageState(state).name} and has references or holds")
             if (state == PageState.CACHED and not references) or (holds and not references):
                 raise InvariantError(f"page {page} is kept and nothing names it")

@@ -260,25 +260,26 @@ class UnitTree:
         """Keep a path from eviction: `node` and all above it. Holds add up."""
         self._bare.pop(node, None)  # those above are no leaves
         pages: list[int] = []
-        step = node
-        while step.parent is not None:
-            step.holds += 1
-            if step.holds > 1:
+        step, above = node, node.parent
+        while above is not None:
+            held = step.holds
+            step.holds = held + 1
+            if held:
                 break
             pages += step.pages
-            step = step.parent
+            step, above = above, above.parent
         self._pool.hold(pages)
 
     def unhold(self, node: Node) -> None:
         """Take a `hold` back."""
         pages: list[int] = []
-        step = node
-        while step.parent is not None:
-            step.holds -= 1
-            if step.holds:
+        step, above = node, node.parent
+        while above is not None:
+            held = step.holds = step.holds - 1
+            if held:
                 break
             pages += step.pages
-            step = step.parent
+            step, above = above, above.parent
         self._pool.unhold(pages)
         self._note_bare(node)
 
