@@ -262,12 +262,10 @@ class PrefixCache:
         if trail.private or computed - node.position < unit:
             return
         trail.chain.extend(tokens)
-        keys = trail.chain.full
+        keys = trail.chain.full[node.position // unit : computed // unit]
         first = node.position // self._layout.block_size
         table = [0] * first + list(block_table[first:])  # read at once: a table is slow to be read in parts
-        for position in range(node.position + unit, computed + 1, unit):
-            node = self.index.add(keys[position // unit - 1], node, position, table)
-        self._advance(trail, node)
+        self._advance(trail, self.index.add_units(keys, node, table))
 
     def publish_snapshot(
         self,
