@@ -21,6 +21,7 @@ from milepost.config_json import read_model_spec
 from milepost.sim.runs import RunSpec
 from milepost.sim.setup import parts_of
 from milepost.sim.simulation import Simulation
+from milepost.sim.traces.reading import read_trace
 
 __all__ = ["main", "replay"]
 
@@ -59,8 +60,6 @@ def _one(path: Path, budget_gb: int, part: float) -> Iterator[Result]:
 
 def main(path: Path, budget_gb: int, part: float) -> None:
     """Replay the first `part` of a trace and print what it took as JSON."""
-    from milepost.sim.traces.reading import read_trace
-
     trace = read_trace(path)
     count = int(part * len(trace.requests))
     trace = msgspec.structs.replace(trace, requests=trace.requests[:count])
