@@ -170,9 +170,10 @@ class SequencePages:
 
         With `tainted` the rest is scrubbed first: what a step wrote there may not be finite.
         """
-        for pages in self._snapshots:
-            self._pool.release(self._lease, pages, tainted=tainted)
-        self._snapshots.clear()
+        if self._snapshots:
+            ordered = [page for pages in self._snapshots for page in pages]
+            self._pool.release(self._lease, ordered, tainted=tainted)
+            self._snapshots.clear()
 
     def begin_step(self) -> None:
         """A step that writes these pages is about to run; until `end_step` none can be released."""
