@@ -20,6 +20,7 @@ from milepost.cli.simulate_options import (
 )
 from milepost.cli.trace_options import take_trace_options, trace_options
 from milepost.errors import ConfigError
+from milepost.sim.composed_parts import has_presets
 from milepost.sim.grid import GridOptions, grid, parse_present
 from milepost.sim.runs import RunSpec
 
@@ -112,7 +113,8 @@ def _tell_apart(trace: Path | None, json: str | None, ray: str | None) -> tuple[
 
 def _points(lists: GridOptions, base: RunSpec) -> tuple[RunSpec, ...]:
     if not any((lists.policies, lists.evictions, lists.layouts, lists.presets)):
-        lists = msgspec.structs.replace(lists, policies=(base.policy,), presets=DEFAULT_PRESETS)
+        others = {"presets": DEFAULT_PRESETS} if has_presets() else {}
+        lists = msgspec.structs.replace(lists, policies=(base.policy,), **others)
     specs = grid(lists, base)
     if lists.budgets:
         return specs

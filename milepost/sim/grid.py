@@ -20,17 +20,16 @@ from milepost.error_text import nearest, one_of
 from milepost.errors import ConfigError
 from milepost.prefix.eviction import parse_eviction
 from milepost.prefix.policies import parse_policy
+from milepost.sim.composed_parts import CLAIRVOYANT, full_preset_name
 from milepost.sim.runs import RunSpec
 
 __all__ = [
-    "CLAIRVOYANT",
     "LAYOUTS",
     "UNLIMITED",
     "GridOptions",
     "budget_name",
     "check_eviction",
     "check_policy",
-    "check_preset",
     "grid",
     "parse_budget",
     "parse_present",
@@ -41,7 +40,6 @@ __all__ = [
 T = TypeVar("T")
 
 UNLIMITED = "unlimited"
-CLAIRVOYANT = "clairvoyant"
 LAYOUTS = ("paged", "lcm", "aligned")
 MAX_POINTS = 10_000
 _MAX_TOKENS = 1 << 30
@@ -99,7 +97,7 @@ def grid(options: GridOptions, base: RunSpec) -> tuple[RunSpec, ...]:
         _read("eviction", options.evictions, check_eviction),
         _read("layout", options.layouts, _name("layout", LAYOUTS)),
     )
-    presets = _read("preset", options.presets, check_preset)
+    presets = _read("preset", options.presets, full_preset_name)
     rows = [] if presets and not any(own) else _rows(own, base)
     if options.block_sizes and not rows:
         raise ConfigError(
@@ -217,19 +215,6 @@ def _tokens(option: str) -> Callable[[str], int]:
         return int(number)
 
     return read
-
-
-def check_preset(text: str) -> str:
-    """The full name of the preset `text`.
-
-    Raises:
-        ConfigError: it names none, or has a parameter that is none; with the nearest match.
-    """
-    from milepost.sim.presets.names import find_preset  # which knows what is simulated, as this does not
-
-    preset = find_preset(text)
-    assert preset is not None  # only for ""
-    return preset.name
 
 
 def check_policy(text: str) -> str:

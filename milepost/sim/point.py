@@ -9,15 +9,14 @@ import msgspec
 from milepost.error_text import listing
 from milepost.errors import ConfigError, InputError
 from milepost.model_spec import ModelSpec
-from milepost.sim.clairvoyant import clairvoyant_parts
+from milepost.sim.composed_parts import parts_by_name
 from milepost.sim.cost import CostModel
 from milepost.sim.cost_model import find_cost_model
-from milepost.sim.grid import CLAIRVOYANT, point_name
+from milepost.sim.grid import point_name
 from milepost.sim.keys import BlockHasher
 from milepost.sim.models import find_model
-from milepost.sim.presets.names import find_preset
 from milepost.sim.runs import RequestOutcome, RunResult, RunSpec
-from milepost.sim.setup import Parts, parts_of
+from milepost.sim.setup import Parts
 from milepost.sim.simulation import Simulation
 from milepost.sim.traces.trace import Trace
 
@@ -49,15 +48,8 @@ def _compose(
     spec: RunSpec, trace: Trace, on_request: Callable[[RequestOutcome], None] | None
 ) -> tuple[str, Simulation]:
     name, model = find_model(spec.model)
-    parts = _parts(spec, trace, model)
+    parts = parts_by_name(spec, trace, model)
     return name, Simulation(spec, trace, parts, _cost_model(spec, model, parts), on_request)
-
-
-def _parts(spec: RunSpec, trace: Trace, model: ModelSpec) -> Parts:
-    if CLAIRVOYANT in {spec.policy, spec.eviction} and not spec.preset:
-        return clairvoyant_parts(spec, trace, model)
-    preset = find_preset(spec.preset)
-    return parts_of(spec, trace, model) if preset is None else preset.parts(spec, trace, model)
 
 
 def _cost_model(spec: RunSpec, model: ModelSpec, parts: Parts) -> CostModel | None:
