@@ -44,6 +44,8 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
         stop_token_ids: tokens with which the model ends a message.
         cache_type: the cache, for presets that divide memory in another way.
         match_unit: tokens between prefix keys.
+        moves_places: whether the policy's places move to whole blocks of a trace that knows no others.
+        max_num_seqs: most requests that run at once, 0 for as many as the run allows.
         notes: what a reader of the figures must know.
     """
 
@@ -54,7 +56,9 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     eviction: EvictionPolicy
     match_unit: int
     stop_token_ids: tuple[int, ...] = ()
-    cache_type: type[PrefixCache] = PrefixCache
+    cache_type: Callable[..., PrefixCache] = PrefixCache
+    moves_places: bool = True
+    max_num_seqs: int = 0
     notes: tuple[str, ...] = ()
 
 
@@ -122,7 +126,8 @@ def set_up(parts: Parts, spec: RunSpec, trace: Trace, clock: Callable[[], float]
     watch = WatchedEviction(parts.eviction, depth_edges(longest))
     policy, hasher, unit = parts.policy, None, parts.match_unit
     if trace.block_size > 1:
-        policy = Blockwise(parts.policy, trace.block_size)
+        if parts.moves_places:
+            policy = Blockwise(parts.policy, trace.block_size)
         # Finer keys than the trace's blocks would find nothing more.
         unit = max(unit, trace.block_size)
         hasher = BlockHasher(unit, trace.block_size)
