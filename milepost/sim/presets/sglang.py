@@ -105,6 +105,7 @@ class Sglang:
             need = int(_HELD * state_bytes * (1 + self.ratio) / self.ratio) + 1
             raise ConfigError(
                 f"preset {self.name} needs a budget of at least {need:,} bytes: a running request holds "
-                f"{_HELD} states, and states get {self.ratio / (1 + self.ratio):.0%} of it. Given: {budget_bytes:,}."
+                f"{_HELD} states, and states get {self.ratio / (1 + self.ratio):.0%} of it. "
+                f"Given: {budget_bytes:,}."
             )
         return slots, budget_bytes - slots * state_bytes

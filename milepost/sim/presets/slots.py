@@ -35,7 +35,7 @@ class SlotCache(PrefixCache):
         held: slots that a running request holds.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # those of a PrefixCache, and two
         self,
         config: CacheConfig,
         layout: Layout,
