@@ -106,7 +106,7 @@ def test_stateless_finds_as_much_as_a_trie_of_blocks(seed: int) -> None:
 
 def test_stateless_goes_from_the_end_of_the_longest_unused_path() -> None:
     one, other = [1, 2, 3, 4], [11, 12, 13, 14]
-    prompts = [(one, 256), (other, 256), (one[:2] + [9], 192), ([21, 22, 23], 192), (one, 256), (other, 256)]
+    prompts = [(one, 256), (other, 256), ([*one[:2], 9], 192), ([21, 22, 23], 192), (one, 256), (other, 256)]
     _, hits = run("stateless", block_trace(prompts), 9 * 64 * KV_BYTES)
     # `one`'s beginning was refreshed by the third prompt, its end was not and goes first, then `other`'s.
     assert hits[:5] == [0, 0, 128, 0, 128]
@@ -156,7 +156,7 @@ def test_sglang_keeps_as_many_states_as_it_has_slots() -> None:
     simulation = Simulation(spec, trace, parts)
     most = 0
 
-    def watch(outcome: RequestOutcome) -> None:  # noqa: ARG001  # the callback's signature
+    def watch(outcome: RequestOutcome) -> None:  # the callback's signature
         nonlocal most
         most = max(most, simulation._setup.cache.index.num_snapshots)
 
