@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import msgspec
 
 from milepost.errors import ConfigError
 from milepost.memory.layout import DEFAULT_BLOCK_SIZE, Layout
-from milepost.memory.named_layout import named_layout
+from milepost.memory.lcm import LcmLayout
+from milepost.memory.lcm_pool import LcmPool
+from milepost.memory.named_layout import simulated_layout
 from milepost.memory.pool import PagePool
 from milepost.model_spec import ModelSpec
 from milepost.prefix.cache import PrefixCache
@@ -74,7 +77,10 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
 def parts_of(spec: RunSpec, trace: Trace, model: ModelSpec) -> Parts:
     """Our own engine's, as `spec` asks."""
     block_size = spec.block_size or (trace.block_size if trace.block_size > 1 else DEFAULT_BLOCK_SIZE)
-    layout = named_layout(
+    if spec.layout == "lcm" and not spec.block_size:
+        # Large pages grow with the block: the trace's may be far longer than anybody would choose.
+        block_size = math.gcd(block_size, DEFAULT_BLOCK_SIZE)
+    layout = simulated_layout(
         spec.layout,
         model,
         block_size=block_size,
@@ -84,7 +90,7 @@ def parts_of(spec: RunSpec, trace: Trace, model: ModelSpec) -> Parts:
         tensor_parallel=spec.tensor_parallel,
     )
     pool = pool_of(spec.budget_bytes, layout)
-    state_bytes = layout.pages_per_state * layout.page_bytes
+    state_bytes = layout.state_bytes + layout.state_padding_bytes
     used: Layout = layout
     if spec.budget_bytes is None:
         # Without a limit it makes no difference how many pages a state has, but for the time that they take.
@@ -110,6 +116,8 @@ def pool_of(budget_bytes: int | None, layout: Layout) -> PagePool:
     """
     if budget_bytes is None:
         return EndlessPool()
+    if isinstance(layout, LcmLayout):
+        return _lcm_pool(budget_bytes, layout)
     pages = budget_bytes // layout.page_bytes
     least = layout.pages_per_state + layout.pages_per_block
     if pages < least:
@@ -118,6 +126,17 @@ def pool_of(budget_bytes: int | None, layout: Layout) -> PagePool:
             f"Given: {budget_bytes:,}. Give more, or a smaller block size."
         )
     return PagePool(pages + 1)
+
+
+def _lcm_pool(budget_bytes: int, layout: LcmLayout) -> LcmPool:
+    num_large = budget_bytes // layout.large_bytes
+    least = layout.large_per_state + 1
+    if num_large < least:
+        raise ConfigError(
+            f"A budget must hold the large pages of one state and one more, {least * layout.large_bytes:,} "
+            f"bytes. Given: {budget_bytes:,}. Give more, or a smaller block size."
+        )
+    return LcmPool(num_large, layout.pages_per_large)
 
 
 def set_up(parts: Parts, spec: RunSpec, trace: Trace, clock: Callable[[], float]) -> Setup:

@@ -11,6 +11,7 @@ from milepost.sim.endless_pool import EndlessPool
 from milepost.sim.presets import PRESETS, explain_preset, find_preset
 from milepost.sim.runs import RequestOutcome, RunResult, RunSpec
 from milepost.sim.simulation import Simulation
+from milepost.sim.traces.block_tokens import BlockTokens
 from milepost.sim.traces.trace import Trace, TraceRequest
 from tests.model_specs import SMALL
 from tests.sim.block_traces import block_trace, random_trace
@@ -19,11 +20,11 @@ KV_BYTES = len(SMALL.mla_layers) * SMALL.mla.row_dim * 2  # of a token
 
 
 def run(
-    name: str, trace: Trace, budget_bytes: int | None = None, **options: object
+    name: str, trace: Trace, budget_bytes: int | None = None, token_budget: int = 8192
 ) -> tuple[RunResult, list[int]]:
     """The result, and the hit of each request; the cache is proven afterwards."""
     outcomes: list[RequestOutcome] = []
-    spec = RunSpec(preset=name, budget_bytes=budget_bytes, **options)
+    spec = RunSpec(preset=name, budget_bytes=budget_bytes, token_budget=token_budget)
     preset = find_preset(name)
     assert preset is not None
     simulation = Simulation(spec, trace, preset.parts(spec, trace, SMALL), None, outcomes.append)
@@ -34,12 +35,18 @@ def run(
     return result, [outcome.hit_tokens for outcome in outcomes]
 
 
+def ids_of(request: TraceRequest) -> list[int]:
+    """The blocks of a prompt, the partly filled last one included."""
+    assert isinstance(request.prompt, BlockTokens)
+    return [block_id for blocks in request.prompt.runs for block_id in blocks]
+
+
 def shared_blocks(trace: Trace) -> list[int]:
     """Tokens of the longest prefix of whole blocks that any earlier prompt has; all but the last token."""
     seen: set[int] = set()
     hits = []
     for request in trace.requests:
-        ids = list(request.prompt.block_ids(0, request.num_prompt // trace.block_size))
+        ids = ids_of(request)[: request.num_prompt // trace.block_size]
         count = 0
         while count < len(ids) and ids[count] in seen:
             count += 1
@@ -61,7 +68,7 @@ class TrieLru:
     def hit(self, request: TraceRequest) -> int:
         """Tokens found; then the prompt is cached."""
         size = self._block_size
-        ids = tuple(request.prompt.block_ids(0, -(-request.num_prompt // size)))
+        ids = tuple(ids_of(request))
         path = [ids[: end + 1] for end in range(len(ids))]
         found = 0
         while found < len(path) and path[found] in self._used:
