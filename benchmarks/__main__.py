@@ -1,4 +1,4 @@
-"""The runner: ``python -m benchmarks NAME... [--json FILE]``."""
+"""The runner: ``python -m benchmarks NAME... [--json FILE] [--traces DIR]``."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from benchmarks.prefix_keys import keys
 from benchmarks.results import Result, format_table, write_json
 from benchmarks.reuse import reuse
 from benchmarks.scheduler_cost import scheduler
+from benchmarks.simulator_peers import PeerOptions, simulator_peers
 
 __all__ = ["BENCHMARKS", "main"]
 
@@ -32,15 +33,26 @@ BENCHMARKS: dict[str, Benchmark] = {
     "control-plane": control_plane,
 }
 
+TRACE_BENCHMARKS: dict[str, Callable[[PeerOptions], Iterator[Result]]] = {"simulator-peers": simulator_peers}
+"""Those that need a trace: ``all`` leaves them out unless there is one."""
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the benchmarks that are named, print a table and write the JSON that is asked for."""
-    options = _parser().parse_args(arguments)
-    names = list(BENCHMARKS) if "all" in options.names else options.names
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    names = options.names
+    if "all" in names:
+        names = [*BENCHMARKS, *(TRACE_BENCHMARKS if options.traces else ())]
+    if options.traces is None and TRACE_BENCHMARKS.keys() & {*names}:
+        parser.error(f"{', '.join(TRACE_BENCHMARKS)} needs --traces DIR, see its module")
     results: list[Result] = []
     for name in names:
         print(f"{name} ...", file=sys.stderr)
-        results.extend(BENCHMARKS[name]())
+        if name in BENCHMARKS:
+            results.extend(BENCHMARKS[name]())
+        else:
+            results.extend(TRACE_BENCHMARKS[name](PeerOptions(options.traces, options.peer_python)))
     print(format_table(results))
     if options.json is not None:
         write_json(options.json, describe_machine(), results)
@@ -48,14 +60,22 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    about = "\n".join(f"  {name:<15}{function.__doc__}" for name, function in BENCHMARKS.items())
+    every = {**BENCHMARKS, **TRACE_BENCHMARKS}
+    about = "\n".join(f"  {name:<17}{function.__doc__}" for name, function in every.items())
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
-        description=f"Measure Milepost.\n\nbenchmarks:\n  {'all':<15}Every one of these.\n{about}",
+        description=f"Measure Milepost.\n\nbenchmarks:\n  {'all':<17}Every one of these.\n{about}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("names", nargs="+", metavar="NAME", choices=["all", *BENCHMARKS])
+    parser.add_argument("names", nargs="+", metavar="NAME", choices=["all", *every])
     parser.add_argument("--json", type=Path, metavar="FILE", help="write machine, commit and samples there")
+    parser.add_argument("--traces", type=Path, metavar="DIR", help="folder with traces, for simulator-peers")
+    parser.add_argument(
+        "--peer-python",
+        type=Path,
+        metavar="PATH",
+        help="a Python that has kvcache-simulator, for simulator-peers; without, it is installed from PyPI",
+    )
     return parser
 
 
