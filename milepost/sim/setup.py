@@ -162,7 +162,7 @@ def set_up(parts: Parts, spec: RunSpec, trace: Trace, clock: Callable[[], float]
     config = SchedulerConfig(
         max_model_len=longest + 1,
         token_budget=spec.token_budget,
-        max_num_seqs=spec.max_num_seqs,
+        max_num_seqs=min(spec.max_num_seqs, parts.max_num_seqs or spec.max_num_seqs),
         stop_token_ids=parts.stop_token_ids,
     )
     scheduler = Scheduler(config, parts.layout, parts.pool, cache)
