@@ -141,10 +141,12 @@ def peer_hit_rates(
 
 
 def _percent(spec: RunSpec, trace: Trace, model: ModelSpec) -> float:
-    print(f"  {spec.preset or spec.policy}, {spec.budget_bytes} bytes", file=sys.stderr)
     preset = find_preset(spec.preset)
     parts = parts_of(spec, trace, model) if preset is None else preset.parts(spec, trace, model)
-    return 100 * Simulation(spec, trace, parts).run().hit_rate
+    percent = 100 * Simulation(spec, trace, parts).run().hit_rate
+    # A run takes some seconds, and the table comes last.
+    print(f"  {spec.preset or spec.policy}, {spec.budget_bytes:,} bytes: {percent:.2f} %", file=sys.stderr)
+    return percent
 
 
 def _result(subject: str, quantity: str, value: float, unit: str = "%") -> Result:
