@@ -12,7 +12,6 @@ that has it.
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 import shutil
@@ -31,8 +30,8 @@ from milepost.sim.presets import find_preset
 from milepost.sim.runs import RunSpec
 from milepost.sim.setup import parts_of
 from milepost.sim.simulation import Simulation
-from milepost.sim.traces.block_tokens import BlockTokens, runs_of
-from milepost.sim.traces.trace import Trace, TraceRequest
+from milepost.sim.traces.reading import read_trace
+from milepost.sim.traces.trace import Trace
 
 __all__ = ["PeerOptions", "PublishedRow", "peer_hit_rates", "simulator_peers"]
 
@@ -91,7 +90,7 @@ PUBLISHED = (
 def simulator_peers(options: PeerOptions) -> Iterator[Result]:
     """Hit rates on a trace: kvcache-simulator and ours on the same requests, published rows and ours."""
     path = options.traces / TRACE
-    trace, model = _conversation(path), read_model_spec(MODEL)
+    trace, model = read_trace(path), read_model_spec(MODEL)
     python = options.peer_python or _installed_peer()
     theirs = peer_hit_rates(python, path, STATELESS_BUDGETS)
     for budget in STATELESS_BUDGETS:
@@ -172,18 +171,3 @@ def _installed_peer() -> Path:
         subprocess.run([python, "-m", "pip", "install", "--quiet", PEER], check=True)
         (folder / "installed").touch()
     return python
-
-
-def _conversation(path: Path) -> Trace:
-    with gzip.open(path, "rt", encoding="utf-8") as lines:
-        rows = [json.loads(line) for line in lines]
-    requests = [
-        TraceRequest(
-            request_id=str(number),
-            arrival=row["timestamp"] / 1000,
-            prompt=BlockTokens(runs_of(row["hash_ids"]), row["input_length"], BLOCK),
-            num_output=max(1, row["output_length"]),
-        )
-        for number, row in enumerate(rows)
-    ]
-    return Trace(name="conversation", form="mooncake", requests=requests, block_size=BLOCK)
