@@ -22,6 +22,8 @@ __all__ = ["LcmPool"]
 
 # What a small page means to its large page.
 _FREE, _EVICTABLE, _NEEDED = range(3)
+# As plain numbers: comparing with an enum's member costs a look-up for each page.
+_STATE_FREE, _STATE_CACHED = int(PageState.FREE), int(PageState.CACHED)
 
 
 class LcmPool(PagePool):
@@ -175,12 +177,17 @@ class LcmPool(PagePool):
     def _note(self, pages: Iterable[int]) -> None:
         """These pages may mean something else to their large pages now."""
         touched: set[int] = set()
-        for page in pages:
-            before, now = self._meaning[page], self._means(page)
+        meaning, states, holds, per_large = self._meaning, self._states, self._holds, self._per_large
+        for page in pages:  # written for speed: a state is hundreds of pages
+            state, before = states[page], meaning[page]
+            if state == _STATE_FREE:
+                now = _FREE
+            else:
+                now = _EVICTABLE if state == _STATE_CACHED and not holds[page] else _NEEDED
             if before == now:
                 continue
-            large = (page - 1) // self._per_large
-            self._meaning[page] = now
+            large = (page - 1) // per_large
+            meaning[page] = now
             self._num_needed[large] += (now == _NEEDED) - (before == _NEEDED)
             if now == _FREE:
                 self._free_in[large].append(page)
@@ -201,9 +208,9 @@ class LcmPool(PagePool):
 
     def _means(self, page: int) -> int:
         state = self._states[page]
-        if state == PageState.FREE:
+        if state == _STATE_FREE:
             return _FREE
-        return _EVICTABLE if state == PageState.CACHED and not self._holds[page] else _NEEDED
+        return _EVICTABLE if state == _STATE_CACHED and not self._holds[page] else _NEEDED
 
     def _is_evictable(self, large: int) -> bool:
         return not self._num_needed[large] and len(self._free_in[large]) < self._per_large
