@@ -60,7 +60,7 @@ def test_an_exploding_multiple_is_brought_down_by_padding() -> None:
 
 
 def test_the_engine_refuses_it_and_the_simulator_knows_it() -> None:
-    with pytest.raises(ConfigError, match="only the simulator.*layout must be one of paged, aligned"):
+    with pytest.raises(ConfigError, match=r"only the simulator.*layout must be one of paged, aligned"):
         EngineConfig(model="m", layout="lcm")
     with pytest.raises(ConfigError, match="layout must be one of paged, aligned"):
         named_layout("lcm", SMALL, block_size=64)
