@@ -11,11 +11,13 @@ from benchmarks.admission import admission
 from benchmarks.control_plane import control_plane
 from benchmarks.engine_runs import decode, first_token, memory, prefill
 from benchmarks.machine import describe_machine
+from benchmarks.on_traces import OnTraces
 from benchmarks.prefix_keys import keys
 from benchmarks.replay import replay
 from benchmarks.results import Result, format_table, write_json
 from benchmarks.reuse import reuse
 from benchmarks.scheduler_cost import scheduler
+from benchmarks.simulator_peers import simulator_peers
 
 __all__ = ["BENCHMARKS", "main"]
 
@@ -33,25 +35,31 @@ BENCHMARKS: dict[str, Benchmark] = {
     "control-plane": control_plane,
 }
 
-TRACE_BENCHMARKS: dict[str, Callable[[Path], Iterator[Result]]] = {"replay": replay}
-"""Those that need recorded traffic, which does not come with the source."""
+TRACE_BENCHMARKS: dict[str, Callable[[OnTraces], Iterator[Result]]] = {
+    "replay": replay,
+    "simulator-peers": simulator_peers,
+}
+"""Those that need recorded traffic, which is not in the source: ``all`` runs them if there is any."""
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the benchmarks that are named, print a table and write the JSON that is asked for."""
     parser = _parser()
     options = parser.parse_args(arguments)
-    on_traces = [name for name in options.names if name in TRACE_BENCHMARKS]
-    if on_traces and options.traces is None:
-        parser.error(f"{on_traces[0]} needs --traces, the folder of the traces")
-    names = list(BENCHMARKS) if "all" in options.names else options.names
+    names = options.names
+    if "all" in names:
+        names = [*BENCHMARKS, *(TRACE_BENCHMARKS if options.traces else ())]
+    lacking = [name for name in names if name in TRACE_BENCHMARKS and options.traces is None]
+    if lacking:
+        parser.error(f"{', '.join(lacking)} needs --traces DIR; its module says which files")
     results: list[Result] = []
     for name in names:
         print(f"{name} ...", file=sys.stderr)
-        if name in TRACE_BENCHMARKS:
-            results.extend(TRACE_BENCHMARKS[name](options.traces))
-        else:
+        if name in BENCHMARKS:
             results.extend(BENCHMARKS[name]())
+        else:
+            given = OnTraces(options.traces, options.peer_python, options.quick)
+            results.extend(TRACE_BENCHMARKS[name](given))
     print(format_table(results))
     if options.json is not None:
         write_json(options.json, describe_machine(), results)
@@ -60,15 +68,22 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     every = {**BENCHMARKS, **TRACE_BENCHMARKS}
-    about = "\n".join(f"  {name:<15}{function.__doc__}" for name, function in every.items())
+    about = "\n".join(f"  {name:<17}{function.__doc__}" for name, function in every.items())
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
-        description=f"Measure Milepost.\n\nbenchmarks:\n  {'all':<15}All that need no traces.\n{about}",
+        description=f"Measure Milepost.\n\nbenchmarks:\n  {'all':<17}Every one of these.\n{about}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("names", nargs="+", metavar="NAME", choices=["all", *every])
-    parser.add_argument("--traces", type=Path, metavar="DIR", help="folder of recorded traffic")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write machine, commit and samples there")
+    parser.add_argument("--traces", type=Path, metavar="DIR", help="folder of recorded traffic")
+    parser.add_argument("--quick", action="store_true", help="of recorded traffic only a part")
+    parser.add_argument(
+        "--peer-python",
+        type=Path,
+        metavar="PATH",
+        help="a Python that has kvcache-simulator, for simulator-peers; without, it is installed from PyPI",
+    )
     return parser
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 
+from benchmarks.on_traces import OnTraces
 from benchmarks.peak_memory import peak_bytes
 from benchmarks.results import Result
 from milepost.config_json import read_model_spec
@@ -34,12 +35,12 @@ PARTS = (0.25, 0.5, 1.0)
 RUNS = 1
 
 
-def replay(folder: Path) -> Iterator[Result]:
+def replay(options: OnTraces) -> Iterator[Result]:
     """Seconds, requests a second and memory of a replay: all of each trace, its first half and quarter."""
     for name in TRACES:
         for budget in BUDGETS_GB:
             for part in PARTS:
-                yield from _one(folder / name, budget, part)
+                yield from _one(options.folder / name, budget, part)
 
 
 def _one(path: Path, budget_gb: int, part: float) -> Iterator[Result]:

@@ -149,6 +149,14 @@ class PagePool:
         lease.num_pages += count
         return pages
 
+    def reserve_state(self, lease: Lease, count: int) -> tuple[int, ...] | None:
+        """As `reserve`, for a state: pools that part states from KV give other pages."""
+        return self.reserve(lease, count)
+
+    def spare(self, lease: Lease) -> int:  # noqa: ARG002  # for pools that give pages by owner
+        """Pages that `reserve` gives this lease although they don't count as free: none."""
+        return 0
+
     def ensure_free(self, count: int) -> None:
         """Make more pages unless `count` are free; doubles the pool, so that it costs little each."""
         missing = count - len(self._free)

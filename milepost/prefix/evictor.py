@@ -8,7 +8,7 @@
 
 A policy's worth changes with time and with what was evicted around a snapshot. A heap orders
 snapshots by their worth when it was last computed; the one on top is measured anew before it goes,
-and all of them are once a second.
+and all of them are once a second, unless the policy is `steady`: its worths only change with use.
 """
 
 from __future__ import annotations
@@ -65,6 +65,8 @@ class Evictor:
         self._spares: list[tuple[int, int, Snapshot]] = []
         self._serial = 0
         self._refreshed_at = clock()
+        # A worth that changes only with use is always known well enough: too low at worst, until it is asked.
+        self._is_steady: bool = getattr(policy, "steady", False)
         self.before_drop: Callable[[Snapshot], None] | None = None
         self.num_snapshots = 0
         self.num_kv_pages = 0
@@ -153,7 +155,7 @@ class Evictor:
 
     def _drop_least(self, pinned: list[Snapshot]) -> bool:
         now = self._clock()
-        if now - self._refreshed_at >= _REFRESH_SECONDS:
+        if not self._is_steady and now - self._refreshed_at >= _REFRESH_SECONDS:
             self._refresh(now)
         while self._heap:
             known, _, snapshot = heapq.heappop(self._heap)

@@ -50,7 +50,7 @@ def test_help_lists_the_benchmarks(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         runner.main(["--help"])
     assert caught.value.code == 0
-    assert "invented       One result." in capsys.readouterr().out
+    assert "invented         One result." in capsys.readouterr().out
 
 
 def test_an_unknown_name_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
