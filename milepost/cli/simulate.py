@@ -20,7 +20,6 @@ from milepost.cli.simulate_options import (
 )
 from milepost.cli.trace_options import take_trace_options, trace_options
 from milepost.errors import ConfigError
-from milepost.sim.composed_parts import has_presets
 from milepost.sim.grid import GridOptions, grid, parse_present
 from milepost.sim.runs import RunSpec
 
@@ -113,8 +112,7 @@ def _tell_apart(trace: Path | None, json: str | None, ray: str | None) -> tuple[
 
 def _points(lists: GridOptions, base: RunSpec) -> tuple[RunSpec, ...]:
     if not any((lists.policies, lists.evictions, lists.layouts, lists.presets)):
-        others = {"presets": DEFAULT_PRESETS} if has_presets() else {}
-        lists = msgspec.structs.replace(lists, policies=(base.policy,), **others)
+        lists = msgspec.structs.replace(lists, policies=(base.policy,), presets=DEFAULT_PRESETS)
     specs = grid(lists, base)
     if lists.budgets:
         return specs

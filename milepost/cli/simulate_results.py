@@ -14,8 +14,8 @@ from milepost.cli.simulate_options import Outputs
 from milepost.cli.sweep_progress import sweep_bar
 from milepost.cli.terminal import notes, print_notes, results, write
 from milepost.cli.trace_options import open_trace
-from milepost.sim.composed_parts import explained_presets
 from milepost.sim.grid import point_name
+from milepost.sim.presets.names import PRESETS, explain_preset
 from milepost.sim.recommend import Recommendation, recommend
 from milepost.sim.reports import table, to_json, write_csv, write_html, write_parquet
 from milepost.sim.reports.files import save
@@ -158,4 +158,4 @@ def _write(outputs: Outputs, found: Sequence[RunResult]) -> None:
 
 def show_presets() -> None:
     """Every preset: what it models, from which source, and what it leaves out."""
-    write(explained_presets(), end="\n")
+    write("\n\n".join(map(explain_preset, PRESETS)), end="\n")

@@ -1,7 +1,4 @@
-"""Engines by the names in a run's spec: our own, models of others, and the one that knows the future.
-
-The last two are looked up when they are asked for: a version without them says so and does the rest.
-"""
+"""Engines by the names in a run's spec: our own, models of others, and the one that knows the future."""
 
 from __future__ import annotations
 
@@ -10,11 +7,12 @@ from typing import Any, cast
 
 from milepost.errors import ConfigError
 from milepost.model_spec import ModelSpec
+from milepost.sim.presets.names import find_preset
 from milepost.sim.runs import RunSpec
 from milepost.sim.setup import Parts, parts_of
 from milepost.sim.traces.trace import Trace
 
-__all__ = ["CLAIRVOYANT", "explained_presets", "full_preset_name", "has_presets", "parts_by_name"]
+__all__ = ["CLAIRVOYANT", "full_preset_name", "parts_by_name"]
 
 CLAIRVOYANT = "clairvoyant"
 
@@ -25,11 +23,11 @@ def parts_by_name(spec: RunSpec, trace: Trace, model: ModelSpec) -> Parts:
     Raises:
         ConfigError: an unknown name, or sizes that can't be laid out.
     """
-    if spec.preset:
-        return cast("Parts", _presets().find_preset(spec.preset).parts(spec, trace, model))
+    preset = find_preset(spec.preset)
+    if preset is not None:
+        return preset.parts(spec, trace, model)
     if CLAIRVOYANT in {spec.policy, spec.eviction}:
-        clairvoyant = _module("milepost.sim.clairvoyant", "clairvoyant policy or eviction")
-        return cast("Parts", clairvoyant.clairvoyant_parts(spec, trace, model))
+        return cast("Parts", _clairvoyant().clairvoyant_parts(spec, trace, model))
     return parts_of(spec, trace, model)
 
 
@@ -39,36 +37,15 @@ def full_preset_name(text: str) -> str:
     Raises:
         ConfigError: it names none, or has a parameter that is none; with the nearest match.
     """
-    return str(_presets().find_preset(text).name)
+    preset = find_preset(text)
+    assert preset is not None  # only for ""
+    return preset.name
 
 
-def explained_presets() -> str:
-    """Every preset: what it models, from which source, and what it leaves out.
-
-    Raises:
-        ConfigError: there are none.
-    """
-    presets = _presets()
-    return "\n\n".join(map(presets.explain_preset, presets.PRESETS))
-
-
-def has_presets() -> bool:
-    """Whether there are any."""
+def _clairvoyant() -> Any:  # noqa: ANN401 - a module, which this version may lack
     try:
-        _presets()
-    except ConfigError:
-        return False
-    return True
-
-
-def _presets() -> Any:  # noqa: ANN401 - a module
-    return _module("milepost.sim.presets.names", "presets")
-
-
-def _module(name: str, what: str) -> Any:  # noqa: ANN401 - a module
-    try:
-        return import_module(name)
+        return import_module("milepost.sim.clairvoyant")
     except ModuleNotFoundError as error:
-        if not name.startswith(error.name or " "):
-            raise  # something that it needs itself
-        raise ConfigError(f"There is no {what} in this version of Milepost. Leave it out.") from None
+        if error.name != "milepost.sim.clairvoyant":
+            raise
+        raise ConfigError("Nobody is clairvoyant in this version of Milepost. Leave it out.") from None

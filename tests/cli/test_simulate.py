@@ -16,12 +16,10 @@ import pytest
 from rich.console import Console
 
 from milepost.cli.app import run
-from milepost.sim.composed_parts import has_presets
 from tests.cli.conftest import Start
 
 Capture = pytest.CaptureFixture[str]
 
-needs_presets = pytest.mark.skipif(not has_presets(), reason="there are no presets in this version")
 needs_clairvoyant = pytest.mark.skipif(
     find_spec("milepost.sim.clairvoyant") is None, reason="nobody knows the future in this version"
 )
@@ -70,7 +68,6 @@ def simulated(capture: Capture, *arguments: str | Path) -> list[dict[str, Any]]:
     return objects
 
 
-@needs_presets
 def test_without_lists_there_is_a_comparison(trace: Path, capsys: Capture) -> None:
     found = simulated(capsys, trace)
     assert [(row["budget_bytes"], row["preset"]) for row in found] == [
@@ -82,6 +79,7 @@ def test_without_lists_there_is_a_comparison(trace: Path, capsys: Capture) -> No
         (None, "unlimited"),
     ]
     assert {row["policy"] for row in found if not row["preset"]} == {"adaptive"}
+    assert [row["layout"] for row in found[:4]] == ["paged", "aligned", "split", "paged"]
     assert found[0]["hit_rate"] > 0.5
 
 
@@ -142,7 +140,6 @@ def test_the_same_point_is_run_once(trace: Path, capsys: Capture) -> None:
     assert len(found) == 1
 
 
-@needs_presets
 def test_processes_find_what_one_finds(trace: Path, capsys: Capture) -> None:
     lists = ("--budget", "4GB,10GB", "--policy", "turns,last", "--preset", "sglang")
     alone, both = (simulated(capsys, trace, *lists, "--jobs", jobs) for jobs in ("1", "2"))
@@ -182,7 +179,6 @@ def test_results_in_files_and_a_table_on_the_terminal(trace: Path, tmp_path: Pat
     )
 
 
-@needs_presets
 def test_it_recommends_and_compares_with_the_present(trace: Path, capsys: Capture) -> None:
     lists = (
         "--budget",
@@ -204,7 +200,6 @@ def test_it_recommends_and_compares_with_the_present(trace: Path, capsys: Captur
     assert err.count("milepost serve --snapshot-policy") == 2
 
 
-@needs_presets
 def test_presets_are_explained(capsys: Capture) -> None:
     assert run(["simulate", "--list-presets"]) == 0
     out = capsys.readouterr().out
@@ -274,14 +269,12 @@ def test_lengths_alone_report_no_reuse(tmp_path: Path, capsys: Capture) -> None:
         (["--policy", "every(2048"], "the parentheses don't match"),
         (["--eviction", "lur"], "Did you mean 'lru'"),
         (["--layout", "pagd"], "Did you mean 'paged'"),
-        pytest.param(["--preset", "vlm"], "Did you mean 'vllm'", marks=needs_presets),
+        (["--preset", "vlm"], "Did you mean 'vllm'"),
         (["--budget", "200"], "must hold at least one state"),
         (["--budget", "unlimted"], "Did you mean 'unlimited'"),
         (["--budget", "999999TB"], "at most 8,388,608 pages"),
         (["--match-unit", "100", "--policy", "last"], "multiple or a divisor of the 512 tokens"),
-        pytest.param(
-            ["--preset", "vllm", "--block-size", "64"], "block_size is that of policies", marks=needs_presets
-        ),
+        (["--preset", "vllm", "--block-size", "64"], "block_size is that of policies"),
         (["--model", "kimi-k4"], "Did you mean 'kimi-k3'"),
         (["--hardware", "h300"], "h300"),
         (["--tp", "0"], "--tp must be at least 1. Given: 0"),
@@ -296,7 +289,7 @@ def test_lengths_alone_report_no_reuse(tmp_path: Path, capsys: Capture) -> None:
         (["--max-num-seqs", "-1"], "--max-num-seqs must be at least 1"),
         (["--jobs", "-1"], "--jobs must be at least 1"),
         (["--present", "polcy=last"], "Did you mean 'policy'"),
-        pytest.param(["--preset", "vllm", "--recommend"], "Add --policy", marks=needs_presets),
+        (["--preset", "vllm", "--recommend"], "Add --policy"),
         (["--first", "0"], "first must be"),
         (["--form", "moncake"], "Did you mean 'mooncake'"),
         (["--csv", "."], "--csv must name a file"),

@@ -14,7 +14,6 @@ import pytest
 from milepost.cli.app import commands, run
 from milepost.cli.serve import serve
 from milepost.config import EngineConfig
-from milepost.sim.composed_parts import has_presets
 from milepost.testing.toy_checkpoint import write_toy_checkpoint
 from tests.engine.scripted_cache import ScriptedCache
 from tests.repository.paths import ROOT
@@ -72,8 +71,6 @@ def test_milepost_commands_parse(words: list[str], tmp_path: Path, monkeypatch: 
 def test_simulate_commands_run(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    if any("preset" in word for word in words) and not has_presets():
-        pytest.skip("there are no presets in this version")
     sample = next(word for word in words if (ROOT / word).is_file())
     (tmp_path / sample).parent.mkdir(parents=True)
     (tmp_path / sample).symlink_to(ROOT / sample)

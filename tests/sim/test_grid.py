@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from milepost.errors import ConfigError
-from milepost.sim.composed_parts import has_presets
 from milepost.sim.grid import (
     MAX_POINTS,
     GridOptions,
@@ -19,7 +18,6 @@ from milepost.sim.grid import (
 from milepost.sim.runs import RunSpec
 
 BASE = RunSpec()
-needs_presets = pytest.mark.skipif(not has_presets(), reason="there are no presets in this version")
 
 
 def names(**lists: tuple[str, ...]) -> list[str]:
@@ -81,7 +79,6 @@ def test_all_axes_are_multiplied() -> None:
     ]
 
 
-@needs_presets
 def test_a_preset_is_one_row_a_budget() -> None:
     assert names(budgets=("1GB,2GB",), policies=("last,turns",), presets=("vllm", "sglang")) == [
         "1GB last value paged",
@@ -95,7 +92,6 @@ def test_a_preset_is_one_row_a_budget() -> None:
     ]
 
 
-@needs_presets
 def test_presets_alone_are_all_there_is() -> None:
     assert names(budgets=("1GB",), presets=("vllm",)) == ["1GB vllm"]
     assert names(budgets=("1GB",), presets=("vllm",), evictions=("lru",)) == [
@@ -104,7 +100,6 @@ def test_presets_alone_are_all_there_is() -> None:
     ]
 
 
-@needs_presets
 def test_a_preset_finds_its_own_block_size() -> None:
     assert names(budgets=("1GB",), policies=("last",), presets=("vllm",), block_sizes=("64,128",)) == [
         "1GB last value paged block 64",
@@ -115,7 +110,6 @@ def test_a_preset_finds_its_own_block_size() -> None:
         names(presets=("vllm",), block_sizes=("64",))
 
 
-@needs_presets
 def test_presets_take_parameters() -> None:
     assert names(
         presets=("vllm(retention=8192),marconi(alpha=1)", "vllm(alignment=128)"), budgets=("1GB",)
@@ -126,7 +120,6 @@ def test_presets_take_parameters() -> None:
     ]
 
 
-@needs_presets
 def test_the_unlimited_preset_comes_once_at_the_end() -> None:
     assert names(budgets=("1GB,2GB",), presets=("unlimited,vllm",)) == [
         "1GB vllm",
@@ -167,7 +160,7 @@ def test_what_is_not_listed_is_as_in_the_base() -> None:
         ({"evictions": ("lur",)}, "Did you mean 'lru'"),
         ({"evictions": ("marconi(alpha=nan)",)}, "alpha must be a number"),
         ({"layouts": ("page",)}, "Did you mean 'paged'"),
-        pytest.param({"presets": ("vlm",)}, "Did you mean 'vllm'", marks=needs_presets),
+        ({"presets": ("vlm",)}, "Did you mean 'vllm'"),
         ({"match_units": ("0",)}, "match_unit must be a number of tokens, 1 to"),
         ({"match_units": ("1.5",)}, "match_unit must be a number of tokens"),
         ({"match_units": ("\uff19",)}, "match_unit must be a number of tokens"),
@@ -181,7 +174,6 @@ def test_what_is_wrong_is_said_before_anything_runs(lists: dict[str, tuple[str, 
         grid(GridOptions(**lists), BASE)
 
 
-@needs_presets
 def test_messages_stay_short_whatever_is_given() -> None:
     for field in GridOptions.__struct_fields__:
         with pytest.raises(ConfigError) as raised:
@@ -214,7 +206,6 @@ def test_the_present_one_is_a_point() -> None:
     )
 
 
-@needs_presets
 def test_the_present_one_may_be_a_preset() -> None:
     assert parse_present("preset=vllm, match-unit=16", RunSpec(budget_bytes=7)) == RunSpec(
         budget_bytes=7, preset="vllm", match_unit=16

@@ -87,6 +87,7 @@ class Sglang:
         layout, pool = layout_and_pool(kv_bytes, flat)
         return Parts(
             layout=layout,
+            layout_name="split",
             state_bytes=state_bytes,
             pool=pool,
             policy=LeafAndBranch(_GRID, self._chunk),

@@ -78,6 +78,7 @@ class Vllm:
         layout, pool = layout_and_pool(spec.budget_bytes, aligned)
         return Parts(
             layout=layout,
+            layout_name="aligned",
             state_bytes=aligned.pages_per_state * aligned.page_bytes,
             pool=pool,
             policy=ChunkEnds(block, unit, spec.token_budget, retention),
