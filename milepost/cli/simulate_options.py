@@ -15,7 +15,8 @@ import msgspec
 from milepost.cli.option_groups import option_group
 from milepost.error_text import one_of
 from milepost.errors import ConfigError
-from milepost.sim.grid import LAYOUTS, GridOptions
+from milepost.memory.named_layout import SIMULATED_LAYOUTS
+from milepost.sim.grid import GridOptions
 from milepost.sim.runs import TOKEN_BUDGET, RunSpec
 
 __all__ = [
@@ -73,7 +74,7 @@ _OPTIONS = (
         "layouts",
         multiple=True,
         metavar="NAMES",
-        help=f"How states and KV lie in pages: {', '.join(LAYOUTS)}.  [default: paged]",
+        help=f"How states and KV lie in pages: {', '.join(SIMULATED_LAYOUTS)}.  [default: paged]",
     ),
     _compare(
         "--preset",

@@ -18,13 +18,13 @@ import msgspec
 from milepost.byte_counts import parse_bytes
 from milepost.error_text import nearest, one_of
 from milepost.errors import ConfigError
+from milepost.memory.named_layout import SIMULATED_LAYOUTS
 from milepost.prefix.eviction import parse_eviction
 from milepost.prefix.policies import parse_policy
 from milepost.sim.composed_parts import CLAIRVOYANT, full_preset_name
 from milepost.sim.runs import RunSpec
 
 __all__ = [
-    "LAYOUTS",
     "UNLIMITED",
     "GridOptions",
     "budget_name",
@@ -40,7 +40,6 @@ __all__ = [
 T = TypeVar("T")
 
 UNLIMITED = "unlimited"
-LAYOUTS = ("paged", "lcm", "aligned")
 MAX_POINTS = 10_000
 _MAX_TOKENS = 1 << 30
 _UNITS = (
@@ -95,7 +94,7 @@ def grid(options: GridOptions, base: RunSpec) -> tuple[RunSpec, ...]:
     own = (
         _read("policy", options.policies, check_policy),
         _read("eviction", options.evictions, check_eviction),
-        _read("layout", options.layouts, _name("layout", LAYOUTS)),
+        _read("layout", options.layouts, _name("layout", SIMULATED_LAYOUTS)),
     )
     presets = _read("preset", options.presets, full_preset_name)
     rows = [] if presets and not any(own) else _rows(own, base)
