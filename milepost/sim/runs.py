@@ -23,6 +23,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         block_size: tokens of a KV block; 0 for the trace's block, or 64 where it has token ids.
         tensor_parallel: ranks that share the heads. Sizes are those of one rank, and so is the budget.
         kv_itemsize: bytes of a cached KV element.
+        conv_itemsize: bytes of an element of the convolution windows, the model's dtype.
         state_itemsize: bytes of an element of the recurrent matrices.
         token_budget: most tokens of a step.
         max_num_seqs: most requests that run at once.
@@ -44,6 +45,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     block_size: int = 0
     tensor_parallel: int = 1
     kv_itemsize: int = 2
+    conv_itemsize: int = 2
     state_itemsize: int = 4
     token_budget: int = TOKEN_BUDGET
     max_num_seqs: int = 256

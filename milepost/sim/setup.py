@@ -26,7 +26,7 @@ from milepost.sim.runs import RunSpec
 from milepost.sim.traces.trace import Trace
 from milepost.sim.watch import WatchedEviction, depth_edges
 
-__all__ = ["Parts", "Setup", "parts_of", "set_up"]
+__all__ = ["Parts", "Setup", "parts_of", "pool_of", "set_up"]
 
 MATCH_UNIT = 16
 _PROMPTS_IN_BUDGET = 8
@@ -41,6 +41,7 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
         pool: whose pages are shared.
         policy: where snapshots stand.
         eviction: what goes first.
+        stop_token_ids: tokens with which the model ends a message.
         cache_type: the cache, for presets that divide memory in another way.
         match_unit: tokens between prefix keys.
         notes: what a reader of the figures must know.
@@ -52,6 +53,7 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     policy: SnapshotPolicy
     eviction: EvictionPolicy
     match_unit: int
+    stop_token_ids: tuple[int, ...] = ()
     cache_type: type[PrefixCache] = PrefixCache
     notes: tuple[str, ...] = ()
 
@@ -73,6 +75,7 @@ def parts_of(spec: RunSpec, trace: Trace, model: ModelSpec) -> Parts:
         model,
         block_size=block_size,
         kv_itemsize=spec.kv_itemsize,
+        conv_itemsize=spec.conv_itemsize,
         recurrent_itemsize=spec.state_itemsize,
         tensor_parallel=spec.tensor_parallel,
     )
@@ -90,6 +93,7 @@ def parts_of(spec: RunSpec, trace: Trace, model: ModelSpec) -> Parts:
         pool=pool,
         policy=policy,
         eviction=parse_eviction(spec.eviction),
+        stop_token_ids=model.stop_token_ids,
         match_unit=spec.match_unit or (trace.block_size if trace.block_size > 1 else MATCH_UNIT),
     )
 
@@ -132,7 +136,10 @@ def set_up(parts: Parts, spec: RunSpec, trace: Trace, clock: Callable[[], float]
         eviction=watch,
     )
     config = SchedulerConfig(
-        max_model_len=longest + 1, token_budget=spec.token_budget, max_num_seqs=spec.max_num_seqs
+        max_model_len=longest + 1,
+        token_budget=spec.token_budget,
+        max_num_seqs=spec.max_num_seqs,
+        stop_token_ids=parts.stop_token_ids,
     )
     scheduler = Scheduler(config, parts.layout, parts.pool, cache)
     return Setup(parts=parts, cache=cache, scheduler=scheduler, watch=watch)

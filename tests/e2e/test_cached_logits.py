@@ -49,7 +49,7 @@ def logits_of(shipped: Shipped, requests: list[Request], *, cached: bool) -> tup
 
 def leaving(request: Request, position: int) -> Request:
     """A prompt that shares a message with `request` which ends at `position`, and goes on otherwise."""
-    prompt = request.prompt_token_ids[:position] + tuple(range(7, 20))
+    prompt = (*request.prompt_token_ids[:position], *range(7, 20))
     name = f"leaving {request.request_id}"
     return Request(request_id=name, prompt_token_ids=prompt, sampling=ONE_TOKEN, message_ends=(position,))
 

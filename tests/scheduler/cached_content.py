@@ -13,7 +13,7 @@ from milepost.memory.page_states import PageState
 from milepost.memory.pool import PagePool
 from milepost.prefix.cache import PrefixCache
 from milepost.prefix.index import PrefixIndex
-from milepost.prefix.keys import KeyChain, KeyHasher
+from milepost.prefix.keys import Key, KeyChain, KeyHasher
 from milepost.prefix.nodes import Node
 from milepost.testing.tag_executor import TagExecutor
 from milepost.testing.tag_memory import Page, StateTag
@@ -57,7 +57,7 @@ class CachedContent:
         self._tiers = tiers
         self._block_size = block_size
         self._hasher = KeyHasher(cache.config.match_unit, cache.config.secret)
-        self._known: dict[bytes, Known] = {}
+        self._known: dict[Key, Known] = {}
         self._texts: dict[str, Text] = {}
 
     def learn(self, request_id: str, tokens: Sequence[int], salt: str) -> None:
