@@ -65,7 +65,7 @@ class FutureUses:
         return self.prompts[number].block_id(position // self.block_size - 1)
 
     def first_through(self, block_id: int) -> int:
-        """The first request whose prompt holds the block."""
+        """The first request whose prompt holds the block; `NEVER` if none does."""
         return self._first.get(block_id)
 
     def next_through(self, number: int, position: int) -> int:
@@ -136,9 +136,10 @@ class _Stretches:
         self._buckets: dict[int, tuple[list[int], list[int], list[int]]] = {}
 
     def get(self, block_id: int) -> int:
-        """The number of an id that has one."""
-        starts, _, numbers = self._buckets[block_id >> _BUCKET]
-        return numbers[bisect_right(starts, block_id) - 1]
+        """The number of an id; `NEVER` if it has none."""
+        starts, stops, numbers = self._buckets.get(block_id >> _BUCKET, ([], [], []))
+        place = bisect_right(stops, block_id)
+        return numbers[place] if place < len(stops) and starts[place] <= block_id else NEVER
 
     def replace(self, start: int, stop: int, number: int) -> Iterator[tuple[int, int]]:
         """Give the ids from `start` to before `stop` this number.

@@ -1,4 +1,4 @@
-"""A fixed number of snapshots a prompt: its certain places first, then where they are expected to save most."""
+"""A fixed number of snapshots a prompt: its certain places first, then where they should save most."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Budget:
         left = self._snapshots - len(wanted)
         if left:
             more = self._likely(view, left, sorted(wanted))
-            wanted = {place: Reason.BUDGET for place in more} | wanted
+            wanted = dict.fromkeys(more, Reason.BUDGET) | wanted
         return SnapshotPlan(points=points_of(view, wanted.items()))
 
     def observe(self, view: PromptView) -> None:
@@ -82,7 +82,7 @@ def _end_of(view: PromptView) -> tuple[int, Reason]:
 
 
 def _evenly(view: PromptView, snapshots: int, end: int) -> tuple[int, ...]:
-    """Equal distances from the hit to the end, at whole units so that prompts of similar length share them."""
+    """Equal distances from the hit to the end, at whole units: prompts of similar length share them."""
     length = end - view.hit
     places = (view.hit + i * length // (snapshots + 1) for i in range(1, snapshots + 1))
     return tuple(place - place % view.match_unit for place in places)
