@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import platform
 from pathlib import Path
 
-__all__ = ["available_memory", "total_memory", "usable_cores"]
+__all__ = ["available_memory", "processor_name", "total_memory", "usable_cores"]
 
 
 def available_memory() -> int:
@@ -45,3 +46,15 @@ def usable_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def processor_name() -> str:
+    """What the processor calls itself, the machine's architecture where it doesn't say."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() == "model name" and value.strip():
+                return value.strip()
+    except OSError:
+        pass  # not Linux
+    return platform.processor() or platform.machine() or "unknown"

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 import click
 
 from milepost import __version__
+from milepost.cli.calibrate import calibrate
 from milepost.cli.chat import chat
 from milepost.cli.explain import explain
 from milepost.cli.export_toy import export_toy
@@ -50,7 +51,7 @@ def commands() -> None:
     """
 
 
-for command in (generate, chat, serve, explain, inspect_checkpoint, export_toy):
+for command in (generate, chat, serve, explain, inspect_checkpoint, export_toy, calibrate):
     commands.add_command(command)
 
 

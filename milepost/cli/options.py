@@ -27,6 +27,7 @@ __all__ = [
     "examples",
     "model_argument",
     "open_llm",
+    "runner_options",
     "sampling_options",
     "take_engine_config",
     "take_sampling",
@@ -151,6 +152,19 @@ _ENGINE_OPTIONS = {
     ),
 }
 
+_RUNNER_OPTIONS = (
+    "memory",
+    "dtype",
+    "kv_dtype",
+    "layout",
+    "block_size",
+    "max_model_len",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "threads",
+    "kernels",
+)
+
 _SAMPLING_OPTIONS = {
     "temperature": click.option(
         "--temperature", type=float, default=0.0, show_default=True, help="0 takes the best token."
@@ -190,6 +204,11 @@ def model_argument(command: F) -> F:
 def engine_options(command: F) -> F:
     """The engine's options; the command hands its keyword arguments to `take_engine_config`."""
     return _with(command, _ENGINE_OPTIONS)
+
+
+def runner_options(command: F) -> F:
+    """Those of the engine's options that decide how long a step takes."""
+    return _with(command, {name: _ENGINE_OPTIONS[name] for name in _RUNNER_OPTIONS})
 
 
 def sampling_options(command: F) -> F:

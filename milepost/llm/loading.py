@@ -29,7 +29,7 @@ from milepost.runtime.model_runner import ModelRunner
 from milepost.scheduler.config import SchedulerConfig
 from milepost.scheduler.scheduler import Scheduler
 
-__all__ = ["LoadedEngine", "load_engine"]
+__all__ = ["LoadedEngine", "load_engine", "load_runner"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,8 +79,7 @@ def load_engine(
     tiers = open_cache(resolved, folder, layout, pool)
     resolved = msgspec.structs.replace(resolved, notes=resolved.notes + tiers.notes)
     try:
-        torch.set_num_threads(resolved.threads)
-        model = load_model(folder, dtype=dtype, ops=load_ops(resolved.kernels), progress=progress)
+        runner = load_runner(folder, layout, resolved, progress=progress)
         scheduler = Scheduler(
             SchedulerConfig(
                 max_model_len=resolved.max_model_len,
@@ -93,10 +92,31 @@ def load_engine(
             pool,
             tiers.cache,
         )
-        runner = ModelRunner.from_config(model, layout, resolved)
-        runner.warm_up()
         engine = Engine(tiers.around(runner), scheduler, tokenizer, observer=observer)
     except BaseException:
         tiers.close()
         raise
     return LoadedEngine(engine=engine, tokenizer=tokenizer, encoding=encoding, layout=layout, config=resolved)
+
+
+def load_runner(
+    folder: Path, layout: TiledLayout, config: ResolvedConfig, *, progress: Progress | None = None
+) -> ModelRunner:
+    """Load a checkpoint's weights into an executor of steps, with its kernels compiled.
+
+    Args:
+        folder: the checkpoint.
+        layout: the one that `config` was resolved with.
+        config: the engine's numbers.
+        progress: called with (bytes read, bytes to read) while weights load.
+
+    Raises:
+        CheckpointError: the checkpoint can't be used.
+        ConfigError: the system refuses to map the arena.
+    """
+    torch.set_num_threads(config.threads)
+    ops = load_ops(config.kernels)
+    model = load_model(folder, dtype=torch_dtype(config.dtype), ops=ops, progress=progress)
+    runner = ModelRunner.from_config(model, layout, config)
+    runner.warm_up()
+    return runner
