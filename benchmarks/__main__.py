@@ -1,4 +1,4 @@
-"""The runner: ``python -m benchmarks NAME... [--json FILE]``."""
+"""The runner: ``python -m benchmarks NAME... [--json FILE] [--traces DIR]``."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from benchmarks.admission import admission
 from benchmarks.control_plane import control_plane
 from benchmarks.engine_runs import decode, first_token, memory, prefill
 from benchmarks.machine import describe_machine
+from benchmarks.policies import PoliciesOptions, policies
 from benchmarks.prefix_keys import keys
 from benchmarks.results import Result, format_table, write_json
 from benchmarks.reuse import reuse
@@ -33,14 +34,29 @@ BENCHMARKS: dict[str, Benchmark] = {
 }
 
 
+def _policies(options: argparse.Namespace) -> Iterator[Result]:
+    """Hit rates of all policies, evictions and budgets on recorded traces, and of one that knows the future."""
+    return policies(PoliciesOptions(options.traces, options.quick))
+
+
+TRACE_BENCHMARKS: dict[str, Callable[[argparse.Namespace], Iterator[Result]]] = {"policies": _policies}
+"""Those that need recorded traces: ``all`` leaves them out unless there are some."""
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run the benchmarks that are named, print a table and write the JSON that is asked for."""
-    options = _parser().parse_args(arguments)
-    names = list(BENCHMARKS) if "all" in options.names else options.names
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    names = options.names
+    if "all" in names:
+        names = [*BENCHMARKS, *(TRACE_BENCHMARKS if options.traces else ())]
+    lacking = [name for name in names if name in TRACE_BENCHMARKS and options.traces is None]
+    if lacking:
+        parser.error(f"{', '.join(lacking)} needs --traces DIR; its module says which files")
     results: list[Result] = []
     for name in names:
         print(f"{name} ...", file=sys.stderr)
-        results.extend(BENCHMARKS[name]())
+        results.extend(BENCHMARKS[name]() if name in BENCHMARKS else TRACE_BENCHMARKS[name](options))
     print(format_table(results))
     if options.json is not None:
         write_json(options.json, describe_machine(), results)
@@ -48,14 +64,17 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    about = "\n".join(f"  {name:<15}{function.__doc__}" for name, function in BENCHMARKS.items())
+    every = {**BENCHMARKS, **TRACE_BENCHMARKS}
+    about = "\n".join(f"  {name:<15}{function.__doc__}" for name, function in every.items())
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
         description=f"Measure Milepost.\n\nbenchmarks:\n  {'all':<15}Every one of these.\n{about}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("names", nargs="+", metavar="NAME", choices=["all", *BENCHMARKS])
+    parser.add_argument("names", nargs="+", metavar="NAME", choices=["all", *every])
     parser.add_argument("--json", type=Path, metavar="FILE", help="write machine, commit and samples there")
+    parser.add_argument("--traces", type=Path, metavar="DIR", help="folder with recorded traces")
+    parser.add_argument("--quick", action="store_true", help="of recorded traces only a part")
     return parser
 
 

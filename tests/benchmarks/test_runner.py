@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -107,3 +108,28 @@ def test_reuse_counts_what_each_side_computes(monkeypatch: pytest.MonkeyPatch, t
         assert computed["fork", side] <= 160 - 113 + 64
         assert computed["second", side] <= 20 + 64
     assert computed["second", "aligned, whole blocks"] == computed["second", "cache off"] == block - 30
+
+
+def test_what_needs_traces_asks_for_them(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        runner.main(["policies"])
+    assert caught.value.code == 2
+    assert "policies needs --traces DIR" in capsys.readouterr().err
+
+
+def test_all_leaves_out_what_needs_traces_unless_they_are_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given: list[tuple[Path, bool]] = []
+
+    def replayed(options: Any) -> Iterator[Result]:
+        """Nothing."""
+        given.append((options.traces, options.quick))
+        yield from ()
+
+    monkeypatch.setattr(runner, "TRACE_BENCHMARKS", {"replayed": replayed})
+    assert runner.main(["all"]) == 0
+    assert not given
+    assert runner.main(["all", "--traces", str(tmp_path), "--quick"]) == 0
+    assert given == [(tmp_path, True)]
+    assert "replayed ..." in capsys.readouterr().err
