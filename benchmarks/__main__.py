@@ -35,7 +35,7 @@ BENCHMARKS: dict[str, Benchmark] = {
 
 
 def _policies(options: argparse.Namespace) -> Iterator[Result]:
-    """Hit rates of all policies, evictions and budgets on recorded traces, and of one that knows the future."""
+    """Hit rates of all policies, evictions and budgets on recorded traces, and of an oracle's."""
     return policies(PoliciesOptions(options.traces, options.quick))
 
 

@@ -72,7 +72,7 @@ class PoliciesOptions:
 
 
 def policies(options: PoliciesOptions) -> Iterator[Result]:
-    """Hit rates of all policies, evictions and budgets on recorded traces, and of one that knows the future."""
+    """Hit rates of all policies, evictions and budgets on recorded traces, and of an oracle's."""
     console = Console()
     first = QUICK_REQUESTS if options.quick else None
     for name in TRACES:
@@ -99,7 +99,7 @@ def specs_of(*, quick: bool) -> list[RunSpec]:
 
 
 def share_won(rates: HitRates, budget: str) -> float | None:
-    """How much of what the oracle wins over `BASE` the default wins, under one budget; None for nothing to win.
+    """How much of what the oracle wins over `BASE` the default wins too; None for nothing to win.
 
     Raises:
         KeyError: one of the three was not run.
