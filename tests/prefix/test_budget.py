@@ -143,18 +143,21 @@ def test_the_second_stands_where_the_prompt_leaves_what_is_cached() -> None:
     for policy in (Budget(2), taught(2)):
         view = view_of(4000, hit=100, matched=1000, message_ends=(3980,))
         assert places(policy.plan(view)) == {1000: "branch", 3980: "turn"}
-    assert places(Budget(2).plan(view_of(64, matched=64))) == {31 - 31 % 16: "budget", 63: "branch"}
+    assert places(Budget(2).plan(view_of(64, matched=64))) == {63: "branch"}
 
 
 def test_before_it_has_learnt_it_spreads_over_what_is_computed() -> None:
-    assert places(Budget(4).plan(view_of(4000))) == {
-        992: "budget",
-        1984: "budget",
-        2992: "budget",
-        3999: "prompt_tail",
-    }
-    assert places(Budget(2).plan(view_of(4000, hit=2000))) == {2992: "budget", 3999: "prompt_tail"}
-    assert places(Budget(4).plan(view_of(16))) == {15: "prompt_tail"}
+    spread = places(Budget(4).plan(view_of(100_000)))
+    assert spread == {24576: "budget", 49152: "budget", 73728: "budget", 99_999: "prompt_tail"}
+    behind = places(Budget(3).plan(view_of(100_000, hit=80_000)))
+    assert behind == {88064: "budget", 94208: "budget", 99_999: "prompt_tail"}
+    assert places(Budget(4).plan(view_of(2000))) == {1999: "prompt_tail"}  # too short for a guess
+
+
+def test_what_it_has_learnt_does_not_blind_it() -> None:
+    """All overlaps so far were short; a long prompt gets a snapshot far behind them all the same."""
+    policy = taught(3)
+    assert [place for place in places(policy.plan(view_of(100_000))) if 2000 < place < 99_999]
 
 
 def test_it_learns_where_prompts_part() -> None:

@@ -13,7 +13,8 @@ from milepost.prefix.policies.places import branch_point, points_of
 __all__ = ["Budget"]
 
 _MAX_BINS = 128
-_LEARNT_AFTER = 16  # overlaps
+_PARTS = 16  # even distances in what is computed: at most so many, and about half as many at least
+_LEAST = 2048  # tokens between even distances: what is computed quickly is not worth a guess
 
 
 class Budget:
@@ -25,9 +26,9 @@ class Budget:
        tune on, most of what is reused is the whole of an earlier prompt (docs/log.md), which no statistics
        of depths can foretell: it is as long as it is.
     2. the branch point, if the prompt has one: two have parted there, so a third may.
-    3. where they save most beyond those two and the hit, by how deep earlier requests overlapped. What was
-       hit already needs no snapshot, so only depths behind it count. Until enough overlaps were seen every
-       depth is held for equally likely, for which equal distances are best.
+    3. where they save most beyond those two and the hit: half of the chance goes by how deep earlier
+       requests overlapped, half is the same for every depth, since this prompt is none of those. What was
+       hit already needs no snapshot, so only depths behind it count.
 
     Args:
         snapshots: how many, at least 1; more than 128 are as good as 128.
@@ -37,7 +38,7 @@ class Budget:
         ConfigError: fewer than one snapshot.
     """
 
-    __slots__ = ("_histogram", "_num_learnt", "_snapshots", "name")
+    __slots__ = ("_histogram", "_snapshots", "name")
 
     def __init__(self, snapshots: int, *, name: str | None = None) -> None:
         if snapshots < 1:
@@ -45,7 +46,6 @@ class Budget:
         self.name = name or f"budget(snapshots={snapshots})"
         self._snapshots = min(snapshots, _MAX_BINS)
         self._histogram = DepthHistogram(_MAX_BINS)
-        self._num_learnt = 0
 
     def plan(self, view: PromptView) -> SnapshotPlan:
         """The certain places and the best ones besides that this life passes."""
@@ -53,25 +53,29 @@ class Budget:
         wanted = dict(certain[: self._snapshots])
         left = self._snapshots - len(wanted)
         if left:
-            more = self._likely(view, left, sorted(wanted))
+            chances = self._chances(view.hit, _end_of(view)[0])
+            more = best_places([*chances], [*chances.values()], left, (view.hit, *sorted(wanted)))
             wanted = dict.fromkeys(more, Reason.BUDGET) | wanted
         return SnapshotPlan(points=points_of(view, wanted.items()))
 
     def observe(self, view: PromptView) -> None:
         """Note how much of the prompt was cached, whether its state was or not."""
         depth = min(view.matched, view.num_tokens - 1)  # the last token is computed in any case
-        if depth < 1:
-            return
-        self._histogram.add(depth)
-        self._num_learnt += 1
+        if depth > 0:
+            self._histogram.add(depth)
 
-    def _likely(self, view: PromptView, snapshots: int, certain: list[int]) -> tuple[int, ...]:
-        end = _end_of(view)[0]
-        if self._num_learnt < _LEARNT_AFTER:
-            return _evenly(view, snapshots, end)
+    def _chances(self, hit: int, end: int) -> dict[int, float]:
+        """Weights of overlaps between the two, by ascending depth."""
         depths, weights = self._histogram.depths, self._histogram.weights
-        first, last = bisect_right(depths, view.hit), bisect_left(depths, end)
-        return best_places(depths[first:last], weights[first:last], snapshots, (view.hit, *certain))
+        known = slice(bisect_right(depths, hit), bisect_left(depths, end))
+        chances = dict(zip(depths[known], weights[known], strict=True))
+        # Powers of two, so that prompts of similar length that share a prefix share the places on it.
+        step = max(_LEAST, 1 << ((end - hit) // _PARTS).bit_length())
+        evenly = range((hit // step + 1) * step, end, step)
+        each = (sum(chances.values()) or 1.0) / max(len(evenly), 1)
+        for depth in evenly:
+            chances[depth] = chances.get(depth, 0.0) + each
+        return {depth: chances[depth] for depth in sorted(chances)}
 
 
 def _end_of(view: PromptView) -> tuple[int, Reason]:
@@ -79,10 +83,3 @@ def _end_of(view: PromptView) -> tuple[int, Reason]:
     if view.message_ends and view.message_ends[-1] > view.hit:
         return view.message_ends[-1], Reason.TURN
     return view.num_prompt - 1, Reason.PROMPT_TAIL
-
-
-def _evenly(view: PromptView, snapshots: int, end: int) -> tuple[int, ...]:
-    """Equal distances from the hit to the end, at whole units: prompts of similar length share them."""
-    length = end - view.hit
-    places = (view.hit + i * length // (snapshots + 1) for i in range(1, snapshots + 1))
-    return tuple(place - place % view.match_unit for place in places)
