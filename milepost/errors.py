@@ -5,6 +5,7 @@
     │   ├── ConfigError          an option or a combination of options
     │   ├── CheckpointError      a checkpoint folder: missing, torn, foreign or misshapen files
     │   ├── TokenizerError       tokenizer files that can't be read or don't fit the model
+    │   ├── TraceError           recorded traffic: unreadable, misshapen, or unfit for what is asked of it
     │   └── RequestError         one request; ``param`` names the field at fault
     │       └── RequestTooLargeError   it can never fit: the prompt, the context or the page pool
     ├── ExecutionError           one request failed while it ran, such as non-finite logits
@@ -27,6 +28,7 @@ __all__ = [
     "RequestError",
     "RequestTooLargeError",
     "TokenizerError",
+    "TraceError",
 ]
 
 
@@ -48,6 +50,10 @@ class CheckpointError(InputError):
 
 class TokenizerError(InputError):
     """Tokenizer files can't be read or don't fit the model."""
+
+
+class TraceError(InputError):
+    """Recorded traffic can't be read, or does not say what is asked of it."""
 
 
 class RequestError(InputError):

@@ -24,6 +24,7 @@ from milepost.cli.inspect_checkpoint import inspect_checkpoint
 from milepost.cli.options import examples
 from milepost.cli.serve import serve
 from milepost.cli.terminal import open_missing_streams, print_error
+from milepost.cli.trace import trace
 from milepost.errors import InvariantError, MilepostError
 
 __all__ = ["EXIT_INTERRUPTED", "EXIT_WRONG_INPUT", "commands", "main", "run"]
@@ -51,7 +52,7 @@ def commands() -> None:
     """
 
 
-for command in (generate, chat, serve, explain, inspect_checkpoint, export_toy, calibrate):
+for command in (generate, chat, serve, explain, inspect_checkpoint, export_toy, calibrate, trace):
     commands.add_command(command)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from milepost.errors import RequestTooLargeError
+from milepost.errors import RequestTooLargeError, TraceError
 from milepost.scheduler.reports import TokenUpdate
 from milepost.sim.cost import CostModel, StepWork
 from milepost.sim.executor import SimulatedExecutor
@@ -56,6 +56,11 @@ class Simulation:
         Raises:
             TraceError: the trace does not say which tokens are equal.
         """
+        if not self._trace.has_content:
+            raise TraceError(
+                f"{self._trace.name} ({self._trace.form}) holds lengths only, so no reuse can be computed. "
+                "Give a trace of block ids, token ids or messages; 'milepost trace stats' shows the lengths."
+            )
         started = time.perf_counter()
         if self._spec.queueing:
             self._run_queue()

@@ -354,7 +354,7 @@ def test_a_broken_checkpoint_is_one_line(
         ),
         (["generate", "a", "b"], "unexpected extra argument (b). See 'milepost generate --help'."),
         (["generate", "--promt", "x"], "'--prompt-file'?) See 'milepost generate --help'."),
-        (["dance"], "No such command 'dance'. See 'milepost --help'"),
+        (["juggle"], "No such command 'juggle'. See 'milepost --help'"),
     ],
 )
 def test_wrong_usage_is_one_line(capsys: Capture, arguments: list[str], says: str) -> None:
