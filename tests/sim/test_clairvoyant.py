@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from milepost.errors import ConfigError
@@ -9,11 +11,14 @@ from milepost.prefix.eviction import parse_eviction
 from milepost.prefix.policies import parse_policy
 from milepost.sim.clairvoyant import CLAIRVOYANT, clairvoyant_parts
 from milepost.sim.future_uses import FutureUses
+from milepost.sim.models import find_model
 from milepost.sim.runs import RunResult, RunSpec
 from milepost.sim.simulation import Simulation
+from milepost.sim.traces.reading import read_trace
 from milepost.sim.traces.trace import Trace
 from tests.model_specs import SMALL
 from tests.sim.block_traces import block_trace, expected_hits, random_trace
+from tests.sim.test_published import CLAUDE_CODE, FOLDER, MOONCAKE, SAMPLES
 
 BLOCK = 64
 
@@ -46,6 +51,27 @@ def test_without_a_limit_it_hits_all_that_could_be_hit(seed: int) -> None:
     assert result.snapshots_used == result.snapshots_written  # and leaves none in vain
     assert (result.policy, result.eviction) == (CLAIRVOYANT, CLAIRVOYANT)
     assert "bound" in " ".join(result.notes)
+
+
+@pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.name)
+def test_on_samples_of_public_traces_too(path: Path) -> None:
+    trace = read_trace(path)
+    size = trace.block_size
+    bound, _ = expected_hits(trace, lambda request, _shared: range(size, request.num_prompt + 1, size))
+    assert replay(trace).hit_tokens == bound > 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(FOLDER is None, reason="MILEPOST_TRACES names no folder with the whole traces")
+@pytest.mark.parametrize(("name", "bound"), [(MOONCAKE, 37.34), (CLAUDE_CODE, 96.31)])
+def test_whole_traces_reach_the_published_bound(name: str, bound: float) -> None:
+    assert FOLDER is not None
+    trace = read_trace(Path(FOLDER) / name)
+    spec = RunSpec(policy=CLAIRVOYANT, eviction=CLAIRVOYANT)
+    _, model = find_model(spec.model)
+    result = Simulation(spec, trace, clairvoyant_parts(spec, trace, model)).run()
+    assert round(100 * result.hit_rate, 2) == bound
+    assert result.hit_tokens == sum(FutureUses(trace).resumes)
 
 
 def test_with_a_queue_it_hits_no_more_than_could_be_hit() -> None:
