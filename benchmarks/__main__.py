@@ -11,11 +11,14 @@ from benchmarks.admission import admission
 from benchmarks.control_plane import control_plane
 from benchmarks.engine_runs import decode, first_token, memory, prefill
 from benchmarks.machine import describe_machine
-from benchmarks.policies import PoliciesOptions, policies
+from benchmarks.on_traces import OnTraces
+from benchmarks.policies import policies
 from benchmarks.prefix_keys import keys
+from benchmarks.replay import replay
 from benchmarks.results import Result, format_table, write_json
 from benchmarks.reuse import reuse
 from benchmarks.scheduler_cost import scheduler
+from benchmarks.simulator_peers import simulator_peers
 
 __all__ = ["BENCHMARKS", "main"]
 
@@ -33,14 +36,12 @@ BENCHMARKS: dict[str, Benchmark] = {
     "control-plane": control_plane,
 }
 
-
-def _policies(options: argparse.Namespace) -> Iterator[Result]:
-    """Hit rates of all policies, evictions and budgets on recorded traces, and of an oracle's."""
-    return policies(PoliciesOptions(options.traces, options.quick))
-
-
-TRACE_BENCHMARKS: dict[str, Callable[[argparse.Namespace], Iterator[Result]]] = {"policies": _policies}
-"""Those that need recorded traces: ``all`` leaves them out unless there are some."""
+TRACE_BENCHMARKS: dict[str, Callable[[OnTraces], Iterator[Result]]] = {
+    "policies": policies,
+    "replay": replay,
+    "simulator-peers": simulator_peers,
+}
+"""Those that need recorded traffic, which is not in the source: ``all`` runs them if there is any."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -56,7 +57,11 @@ def main(arguments: list[str] | None = None) -> int:
     results: list[Result] = []
     for name in names:
         print(f"{name} ...", file=sys.stderr)
-        results.extend(BENCHMARKS[name]() if name in BENCHMARKS else TRACE_BENCHMARKS[name](options))
+        if name in BENCHMARKS:
+            results.extend(BENCHMARKS[name]())
+        else:
+            given = OnTraces(options.traces, options.peer_python, options.quick)
+            results.extend(TRACE_BENCHMARKS[name](given))
     print(format_table(results))
     if options.json is not None:
         write_json(options.json, describe_machine(), results)
@@ -65,16 +70,22 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     every = {**BENCHMARKS, **TRACE_BENCHMARKS}
-    about = "\n".join(f"  {name:<15}{function.__doc__}" for name, function in every.items())
+    about = "\n".join(f"  {name:<17}{function.__doc__}" for name, function in every.items())
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
-        description=f"Measure Milepost.\n\nbenchmarks:\n  {'all':<15}Every one of these.\n{about}",
+        description=f"Measure Milepost.\n\nbenchmarks:\n  {'all':<17}Every one of these.\n{about}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("names", nargs="+", metavar="NAME", choices=["all", *every])
     parser.add_argument("--json", type=Path, metavar="FILE", help="write machine, commit and samples there")
-    parser.add_argument("--traces", type=Path, metavar="DIR", help="folder with recorded traces")
-    parser.add_argument("--quick", action="store_true", help="of recorded traces only a part")
+    parser.add_argument("--traces", type=Path, metavar="DIR", help="folder of recorded traffic")
+    parser.add_argument("--quick", action="store_true", help="of recorded traffic only a part")
+    parser.add_argument(
+        "--peer-python",
+        type=Path,
+        metavar="PATH",
+        help="a Python that has kvcache-simulator, for simulator-peers; without, it is installed from PyPI",
+    )
     return parser
 
 

@@ -6,7 +6,7 @@ import json
 import sys
 from pathlib import Path
 
-__all__ = ["main"]
+__all__ = ["main", "peak_bytes"]
 
 
 def main(subject: str) -> None:
@@ -16,17 +16,18 @@ def main(subject: str) -> None:
     from milepost.config import EngineConfig
     from milepost.llm import load_engine
 
-    peaks = {"imports": _peak()}
+    peaks = {"imports": peak_bytes()}
     loaded = load_engine(EngineConfig(model=str(folder_of(subject)), memory=ARENA))
-    peaks["loaded"] = _peak()
+    peaks["loaded"] = peak_bytes()
     run_all(loaded, [prompt_request("one", PREFILL_TOKENS, 16)])
-    peaks["answered"] = _peak()
+    peaks["answered"] = peak_bytes()
     peaks["arena_bytes"] = loaded.config.memory_bytes
     loaded.engine.close()
     print(json.dumps(peaks))
 
 
-def _peak() -> int:
+def peak_bytes() -> int:
+    """The most resident memory that this process has had."""
     # Not ru_maxrss: that one starts from the peak of the process that started this one.
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmHWM:"):

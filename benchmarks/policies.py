@@ -19,13 +19,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
 from multiprocessing import get_context
-from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.on_traces import OnTraces
 from benchmarks.results import Result
 from milepost.errors import ConfigError
 from milepost.machine import usable_cores
@@ -37,7 +36,7 @@ from milepost.sim.traces.options import TraceOptions
 from milepost.sim.traces.reading import read_trace
 from milepost.sim.traces.trace import Trace
 
-__all__ = ["PoliciesOptions", "policies", "share_won", "specs_of"]
+__all__ = ["policies", "share_won", "specs_of"]
 
 TRACES = ("mooncake-conversation.jsonl.gz", "claude-code-sessions.jsonl.gz")
 MODEL = "kimi-k3"
@@ -63,22 +62,14 @@ HitRates = dict[tuple[str, str, str], float]
 """By policy, eviction and budget."""
 
 
-@dataclass(frozen=True)
-class PoliciesOptions:
-    """What the command line gives: the folder with the traces, and whether a part of it all is enough."""
-
-    traces: Path
-    quick: bool = False
-
-
-def policies(options: PoliciesOptions) -> Iterator[Result]:
+def policies(options: OnTraces) -> Iterator[Result]:
     """Hit rates of all policies, evictions and budgets on recorded traces, and of an oracle's."""
     console = Console()
     first = QUICK_REQUESTS if options.quick else None
     for name in TRACES:
-        path = options.traces / name
+        path = options.folder / name
         if not path.exists():
-            raise ConfigError(f"policies needs {name} in the folder of --traces. Given: {options.traces}.")
+            raise ConfigError(f"policies needs {name} in the folder of --traces. Given: {options.folder}.")
         trace = read_trace(path, TraceOptions(first=first))
         results = _run_all(specs_of(quick=options.quick), trace)
         console.print(_table(trace.name, results))

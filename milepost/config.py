@@ -114,6 +114,11 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         _choice("dtype", self.dtype, DTYPES)
         _choice("kv_dtype", self.kv_dtype, DTYPES)
         _choice("kernels", self.kernels, KERNELS)
+        if self.layout == "lcm":
+            raise ConfigError(
+                "layout lcm is one that only the simulator and the planner know: no kernel reads it. "
+                f"An engine's layout must be one of {', '.join(LAYOUTS)}. Given: 'lcm'."
+            )
         _choice("layout", self.layout, LAYOUTS)
         if self.memory is not None:
             parse_bytes(self.memory)

@@ -6,10 +6,14 @@ from milepost.config import LAYOUTS
 from milepost.error_text import one_of
 from milepost.errors import ConfigError
 from milepost.memory.aligned import aligned_layout
-from milepost.memory.layout import RECURRENT_ITEMSIZE, TiledLayout, paged_layout
+from milepost.memory.layout import RECURRENT_ITEMSIZE, Layout, TiledLayout, paged_layout
+from milepost.memory.lcm import lcm_layout
 from milepost.model_spec import ModelSpec
 
-__all__ = ["named_layout"]
+__all__ = ["SIMULATED_LAYOUTS", "named_layout", "simulated_layout"]
+
+SIMULATED_LAYOUTS = (*LAYOUTS, "lcm")
+"""Every layout that the simulator and the planner know; the engine's are `milepost.config.LAYOUTS`."""
 
 
 def named_layout(
@@ -48,3 +52,30 @@ def named_layout(
     if name == "aligned":
         return aligned_layout(spec, kernel_alignment=block_size, **sizes)
     raise ConfigError(one_of("layout", name, LAYOUTS))
+
+
+def simulated_layout(
+    name: str,
+    spec: ModelSpec,
+    *,
+    block_size: int,
+    kv_itemsize: int = 2,
+    conv_itemsize: int = 2,
+    recurrent_itemsize: int = RECURRENT_ITEMSIZE,
+    tensor_parallel: int = 1,
+) -> Layout:
+    """As `named_layout`, and ``lcm``, which no kernel reads.
+
+    Raises:
+        ConfigError: an unknown name, or sizes that can't be laid out.
+    """
+    sizes = {
+        "block_size": block_size,
+        "kv_itemsize": kv_itemsize,
+        "conv_itemsize": conv_itemsize,
+        "recurrent_itemsize": recurrent_itemsize,
+        "tensor_parallel": tensor_parallel,
+    }
+    if name not in SIMULATED_LAYOUTS:
+        raise ConfigError(one_of("layout", name, SIMULATED_LAYOUTS))
+    return lcm_layout(spec, **sizes) if name == "lcm" else named_layout(name, spec, **sizes)

@@ -12,7 +12,6 @@ without holds can be evicted.
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterable, Sequence
 
 from milepost.errors import ConfigError, InvariantError
@@ -21,9 +20,11 @@ from milepost.memory.page_states import TRANSITIONS, PageCounts, PageState
 
 __all__ = ["Lease", "PagePool"]
 
+# As plain numbers: comparing with an enum's member costs a look-up for each page.
+_FREE, _OWNED, _CACHED = int(PageState.FREE), int(PageState.OWNED), int(PageState.CACHED)
+_SHARED = (_OWNED, _CACHED)
 _LEASED = (PageState.RESERVED, PageState.WRITING, PageState.OWNED, PageState.RECEIVING)
 _RELEASABLE = (PageState.RESERVED, PageState.OWNED)
-_SHARED = (PageState.OWNED, PageState.CACHED)
 
 
 class Lease:
@@ -67,9 +68,10 @@ class PagePool:
             )
         self._states = bytearray([PageState.FREE]) * num_pages
         self._states[DUMMY_PAGE] = PageState.DUMMY
-        self._generations = array("q", bytes(8 * num_pages))
-        self._references = array("i", bytes(4 * num_pages))
-        self._holds = array("i", bytes(4 * num_pages))
+        # Lists, because nothing of Python's is read faster one by one.
+        self._generations = [0] * num_pages
+        self._references = [0] * num_pages
+        self._holds = [0] * num_pages
         self._num_cached_held = 0
         # A stack: the page that was freed last is given first, while it is warm in the caches.
         self._free = list(range(num_pages - 1, DUMMY_PAGE, -1))
@@ -141,10 +143,19 @@ class PagePool:
         pages = tuple(self._free[: -count - 1 : -1])
         del self._free[-count:]
         self._move(pages, PageState.RESERVED)
+        generation, generations = lease.generation, self._generations
         for page in pages:
-            self._generations[page] = lease.generation
+            generations[page] = generation
         lease.num_pages += count
         return pages
+
+    def reserve_state(self, lease: Lease, count: int) -> tuple[int, ...] | None:
+        """As `reserve`, for a state: pools that part states from KV give other pages."""
+        return self.reserve(lease, count)
+
+    def spare(self, lease: Lease) -> int:  # noqa: ARG002  # for pools that give pages by owner
+        """Pages that `reserve` gives this lease although they don't count as free: none."""
+        return 0
 
     def ensure_free(self, count: int) -> None:
         """Make more pages unless `count` are free; doubles the pool, so that it costs little each."""
@@ -154,9 +165,8 @@ class PagePool:
         first = len(self._states)
         added = max(missing, first)
         self._states += bytes([PageState.FREE]) * added
-        self._generations.frombytes(bytes(8 * added))
-        self._references.frombytes(bytes(4 * added))
-        self._holds.frombytes(bytes(4 * added))
+        for column in (self._generations, self._references, self._holds):
+            column.extend(bytes(added))
         self._free[:0] = range(first + added - 1, first - 1, -1)
         self._counts[PageState.FREE] += added
 
@@ -194,14 +204,17 @@ class PagePool:
             raise InvariantError(f"{lease!r} can't release pages that a running step may write")
         verified = self._verified(lease, pages)
         self._require_state(verified, *_RELEASABLE)
-        named = [page for page in verified if self._references[page]]
-        unnamed = [page for page in verified if not self._references[page]] if named else verified
-        self._move(named, PageState.CACHED)
-        self._num_cached_held += sum(1 for page in named if self._holds[page])
+        references = self._references
+        named = [page for page in verified if references[page]]
+        unnamed = [page for page in verified if not references[page]] if named else verified
+        if named:
+            self._move(named, PageState.CACHED)
+            self._num_cached_held += sum(map(bool, map(self._holds.__getitem__, named)))
         # A reserved page was never written, so there is nothing to scrub.
-        dirty = [page for page in unnamed if tainted and self._states[page] == PageState.OWNED]
-        clean = [page for page in unnamed if self._states[page] != PageState.OWNED] if dirty else unnamed
-        self._taint(dirty)
+        clean = unnamed
+        if tainted:
+            self._taint([page for page in unnamed if self._states[page] == _OWNED])
+            clean = [page for page in unnamed if self._states[page] == PageState.RESERVED]
         self._move(clean, PageState.FREE)
         self._free.extend(clean)
         lease.num_pages -= len(verified)
@@ -233,44 +246,77 @@ class PagePool:
         self._require_state(given_up, PageState.QUARANTINED)
         self._taint(given_up)
 
-    def share(self, pages: Iterable[int]) -> None:
-        """An entry of the prefix index names these owned or cached pages: one reference more on each."""
-        for page in pages:
-            if self._states[page] not in _SHARED:
-                raise InvariantError(f"page {page} is {self.state_of(page).name} and can't be published")
-            self._references[page] += 1
+    def share(self, pages: Iterable[int]) -> int:
+        """An entry of the prefix index names these owned or cached pages: one reference more on each.
 
-    def drop(self, pages: Iterable[int]) -> None:
-        """An entry that named these pages is gone; a cached page without references is free."""
+        Returns:
+            how many of them nobody named before.
+        """
+        states, references = self._states, self._references
+        newly_named = 0
         for page in pages:
-            self._references[page] -= 1
-            if self._references[page] < 0:
-                raise InvariantError(f"page {page} is dropped more often than it was shared")
-            if self._references[page]:
+            if states[page] not in _SHARED:
+                raise InvariantError(f"page {page} is {self.state_of(page).name} and can't be published")
+            known = references[page]
+            references[page] = known + 1
+            if not known:
+                newly_named += 1
+        return newly_named
+
+    def drop(self, pages: Iterable[int]) -> int:
+        """An entry that named these pages is gone; a cached page without references is free.
+
+        Returns:
+            how many of them nobody names any more.
+        """
+        references, holds, states = self._references, self._holds, self._states
+        unnamed = 0
+        freed: list[int] = []
+        for page in pages:
+            left = references[page] - 1
+            references[page] = left
+            if left > 0:
                 continue
-            if self._holds[page]:
+            if left < 0:
+                raise InvariantError(f"page {page} is dropped more often than it was shared")
+            if holds[page]:
                 raise InvariantError(f"page {page} is dropped while it is held")
-            if self._states[page] == PageState.CACHED:
-                self._move((page,), PageState.FREE)
-                self._free.append(page)
+            unnamed += 1
+            if states[page] == _CACHED:  # the only state from which this is a move
+                states[page] = _FREE
+                freed.append(page)
+        self._counts[_CACHED] -= len(freed)
+        self._counts[_FREE] += len(freed)
+        self._free += freed
+        return unnamed
 
     def hold(self, pages: Iterable[int]) -> None:
         """Guard pages that have references from eviction; holds add up."""
+        references, holds, states = self._references, self._holds, self._states
+        newly_held = 0
         for page in pages:
-            if not self._references[page]:
+            if not references[page]:
                 raise InvariantError(f"page {page} is held and has no references")
-            self._holds[page] += 1
-            if self._holds[page] == 1 and self._states[page] == PageState.CACHED:
-                self._num_cached_held += 1
+            before = holds[page]
+            holds[page] = before + 1
+            if not before and states[page] == _CACHED:
+                newly_held += 1
+        self._num_cached_held += newly_held
 
     def unhold(self, pages: Iterable[int]) -> None:
         """Take a `hold` back."""
+        holds, states = self._holds, self._states
+        no_longer_held = 0
         for page in pages:
-            self._holds[page] -= 1
-            if self._holds[page] < 0:
+            left = holds[page] - 1
+            holds[page] = left
+            if left > 0:
+                continue
+            if left < 0:
                 raise InvariantError(f"page {page} is let go more often than it was held")
-            if self._holds[page] == 0 and self._states[page] == PageState.CACHED:
-                self._num_cached_held -= 1
+            if states[page] == _CACHED:
+                no_longer_held += 1
+        self._num_cached_held -= no_longer_held
 
     def references(self, page: int) -> int:
         """Entries of the prefix index that name `page`."""
@@ -348,22 +394,33 @@ class PagePool:
 
     def _verified(self, lease: Lease, pages: Iterable[int]) -> list[int]:
         verified = list(pages)
+        generation, generations = lease.generation, self._generations
         for page in verified:
-            if page <= DUMMY_PAGE or self._generations[page] != lease.generation:
+            if generations[page] != generation or page <= DUMMY_PAGE:
                 raise InvariantError(f"page {page} does not belong to {lease!r}")
         return verified
 
     def _require_state(self, pages: Sequence[int], *states: PageState) -> None:
         # Some moves lead to the same state from several: only the caller knows which one it means.
-        for page in pages:
-            if self._states[page] not in states:
-                raise InvariantError(f"page {page} is {self.state_of(page).name}, not {states[-1].name}")
+        if set(map(self._states.__getitem__, pages)).issubset(states):
+            return
+        page = next(page for page in pages if self._states[page] not in states)
+        raise InvariantError(f"page {page} is {self.state_of(page).name}, not {states[-1].name}")
 
     def _move(self, pages: Sequence[int], target: PageState) -> None:
+        states, counts = self._states, self._counts
+        source, count, new = -1, 0, int(target)
+        # Nearly always all come from one state: what it allows is asked once.
         for page in pages:
-            source = self._states[page]
-            if (source, target) not in TRANSITIONS:
-                raise InvariantError(f"page {page} can't go from {PageState(source).name} to {target.name}")
-            self._states[page] = target
-            self._counts[source] -= 1
-            self._counts[target] += 1
+            if states[page] != source:
+                counts[source] -= count
+                counts[new] += count
+                source, count = states[page], 0
+                if (source, target) not in TRANSITIONS:
+                    raise InvariantError(
+                        f"page {page} can't go from {PageState(source).name} to {target.name}"
+                    )
+            states[page] = new
+            count += 1
+        counts[source] -= count
+        counts[new] += count

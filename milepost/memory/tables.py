@@ -128,16 +128,21 @@ class SequencePages:
         self._num_shared = len(shared)
 
     def lacking(self, num_tokens: int) -> int:
-        """Pages still to be reserved before the sequence can hold `num_tokens` computed tokens."""
+        """Free pages that it takes until the sequence can hold `num_tokens` computed tokens."""
         if num_tokens <= self._room:
             return 0
-        lacking = self._layout.blocks_for(num_tokens) * self._layout.pages_per_block - len(self.block_table)
+        lacking = max(0, self._missing(num_tokens) - self._pool.spare(self._lease))
         return lacking if len(self.state_table) else lacking + self._layout.pages_per_state
+
+    def _missing(self, num_tokens: int) -> int:
+        """Pages of blocks that `num_tokens` computed tokens need and that aren't there."""
+        return self._layout.blocks_for(num_tokens) * self._layout.pages_per_block - len(self.block_table)
 
     def tokens_within_reach(self, num_pages: int) -> int:
         """Most computed tokens that the pages held now and `num_pages` more could hold together."""
         lacking_state = 0 if len(self.state_table) else self._layout.pages_per_state
-        blocks = (num_pages - lacking_state) // self._layout.pages_per_block
+        spare = self._pool.spare(self._lease)
+        blocks = (num_pages + spare - lacking_state) // self._layout.pages_per_block
         held = len(self.block_table) // self._layout.pages_per_block
         return max(0, held + blocks) * self._layout.block_size
 
@@ -145,12 +150,11 @@ class SequencePages:
         """Reserve what holding `num_tokens` computed tokens lacks: all of it, or False and nothing."""
         if num_tokens <= self._room:
             return True
-        pages = self._pool.reserve(self._lease, self.lacking(num_tokens))
+        first_block = 0 if len(self.state_table) else self._layout.pages_per_state
+        pages = self._pool.reserve(self._lease, first_block + self._missing(num_tokens))
         if pages is None:
             return False
-        first_block = 0
-        if not len(self.state_table):
-            first_block = self._layout.pages_per_state
+        if first_block:
             self.state_table.extend(pages[:first_block])
         self.block_table.extend(pages[first_block:])
         self._unwritten.extend(pages)
@@ -159,7 +163,7 @@ class SequencePages:
 
     def order_snapshot(self) -> tuple[int, ...] | None:
         """Reserve the pages of a snapshot that the next step writes; None when too few are free."""
-        pages = self._pool.reserve(self._lease, self._layout.pages_per_state)
+        pages = self._pool.reserve_state(self._lease, self._layout.pages_per_state)
         if pages is not None:
             self._snapshots.append(pages)
             self._unwritten.extend(pages)
@@ -170,9 +174,10 @@ class SequencePages:
 
         With `tainted` the rest is scrubbed first: what a step wrote there may not be finite.
         """
-        for pages in self._snapshots:
-            self._pool.release(self._lease, pages, tainted=tainted)
-        self._snapshots.clear()
+        if self._snapshots:
+            ordered = [page for pages in self._snapshots for page in pages]
+            self._pool.release(self._lease, ordered, tainted=tainted)
+            self._snapshots.clear()
 
     def begin_step(self) -> None:
         """A step that writes these pages is about to run; until `end_step` none can be released."""
@@ -196,5 +201,6 @@ class SequencePages:
         own = len(pages) - self._num_shared
         if len(set(pages)) != len(pages) or own != self._lease.num_pages:
             raise InvariantError(f"the tables of {self._lease!r} do not list its pages once each")
-        if self.lacking(num_computed):
+        has_state = len(self.state_table) == self._layout.pages_per_state
+        if num_computed and (not has_state or self._missing(num_computed) > 0):
             raise InvariantError(f"{self._lease!r} can't hold the {num_computed} tokens computed")

@@ -102,6 +102,7 @@ class PrefixCache:
         self._layout = layout
         self._pool = pool
         self._clock = clock
+        self._pages_per_state = layout.pages_per_state
         own = KeyHasher(config.match_unit, config.secret)
         self._hasher: Hasher = hasher or own
         state_bytes = layout.pages_per_state * layout.page_bytes
@@ -247,7 +248,7 @@ class PrefixCache:
 
         Spare ones only use what is free anyway, or take the place of older ones of no coarser grid.
         """
-        count = self._layout.pages_per_state
+        count = self._pages_per_state
         spare = planned.reason is Reason.SPARE
         room = self.evictor.thin(planned.position, count) if spare else self.make_room(count)
         if not room:
@@ -258,15 +259,13 @@ class PrefixCache:
         """A completed step has brought a request to `computed` tokens: its whole units are cached now."""
         unit = self.config.match_unit
         node = trail.unit_node
-        if trail.private:
-            return
-        if computed - node.position < unit:
+        if trail.private or computed - node.position < unit:
             return
         trail.chain.extend(tokens)
-        keys = trail.chain.full
-        for position in range(node.position + unit, computed + 1, unit):
-            node = self.index.add(keys[position // unit - 1], node, position, block_table)
-        self._advance(trail, node)
+        keys = trail.chain.full[node.position // unit : computed // unit]
+        first = node.position // self._layout.block_size
+        table = [0] * first + list(block_table[first:])  # read at once: a table is slow to be read in parts
+        self._advance(trail, self.index.add_units(keys, node, table))
 
     def publish_snapshot(
         self,

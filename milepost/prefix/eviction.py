@@ -95,6 +95,8 @@ class EvictionPolicy(Protocol):
 class Lru:
     """The longest unused goes first."""
 
+    steady = True  # a worth changes with use alone, see `Evictor`
+
     @property
     def name(self) -> str:
         """``lru``."""

@@ -8,7 +8,7 @@
 
 A policy's worth changes with time and with what was evicted around a snapshot. A heap orders
 snapshots by their worth when it was last computed; the one on top is measured anew before it goes,
-and all of them are once a second.
+and all of them are once a second, unless the policy is `steady`: its worths only change with use.
 """
 
 from __future__ import annotations
@@ -65,6 +65,8 @@ class Evictor:
         self._spares: list[tuple[int, int, Snapshot]] = []
         self._serial = 0
         self._refreshed_at = clock()
+        # A worth that changes only with use is always known well enough: too low at worst, until it is asked.
+        self._is_steady: bool = getattr(policy, "steady", False)
         self.before_drop: Callable[[Snapshot], None] | None = None
         self.num_snapshots = 0
         self.num_kv_pages = 0
@@ -88,8 +90,8 @@ class Evictor:
         if pool.num_free + pool.num_evictable < count:
             return False
         pinned: list[Snapshot] = []
-        while pool.num_free < count:
-            if not (self._drop_bare() or self._drop_spare(pinned) or self._drop_least(pinned)):
+        while not self._drop_bare(count):
+            if not (self._drop_spare(pinned) or self._drop_least(pinned)):
                 raise InvariantError(f"{count} pages can't be had although {pool.counts()}")
         for snapshot in pinned:
             self.note(snapshot)
@@ -102,10 +104,13 @@ class Evictor:
         So the spare ones of a prompt that outgrows memory spread over all of it, densely only behind,
         and new prompts get theirs in place of old ones.
         """
-        density = _density(position)
+        density, free = _density(position), self._pool.num_free
+        hopeless = not self._index.has_bare and (not self._spares or self._spares[0][0] > density)
+        if free >= count or hopeless:
+            return free >= count
         pinned: list[Snapshot] = []
-        while self._pool.num_free < count:
-            if not (self._drop_bare() or self._drop_spare(pinned, density)):
+        while not self._drop_bare(count):
+            if not self._drop_spare(pinned, density):
                 break
         for snapshot in pinned:
             self.note(snapshot)
@@ -123,13 +128,16 @@ class Evictor:
         self.num_snapshots += 1
         self._index.drop_snapshot(snapshot)
 
-    def _drop_bare(self) -> bool:
-        free = self._pool.num_free
-        node = self._index.drop_bare()
-        if node is None:
-            return False
-        self._ghosts.kv_evicted(node)
-        self.num_kv_pages += self._pool.num_free - free
+    def _drop_bare(self, count: int) -> bool:
+        """Drop bare KV as long as fewer than `count` pages are free; whether they are in the end."""
+        pool, free = self._pool, self._pool.num_free
+        while free < count:
+            node = self._index.drop_bare()
+            if node is None:
+                return False
+            self._ghosts.kv_evicted(node)
+            self.num_kv_pages += pool.num_free - free
+            free = pool.num_free
         return True
 
     def _drop_spare(self, pinned: list[Snapshot], coarsest: int = _COARSEST) -> bool:
@@ -147,7 +155,7 @@ class Evictor:
 
     def _drop_least(self, pinned: list[Snapshot]) -> bool:
         now = self._clock()
-        if now - self._refreshed_at >= _REFRESH_SECONDS:
+        if not self._is_steady and now - self._refreshed_at >= _REFRESH_SECONDS:
             self._refresh(now)
         while self._heap:
             known, _, snapshot = heapq.heappop(self._heap)
@@ -171,11 +179,12 @@ class Evictor:
     def _refresh(self, now: float) -> None:
         self._refreshed_at = now
         standing = {id(entry[2]): entry for entry in self._heap if entry[2].stands}
-        for _, _, snapshot in standing.values():
-            self._index.measure(snapshot)
-        self._heap = [
-            (self._policy.worth(snapshot, now), serial, snapshot) for _, serial, snapshot in standing.values()
-        ]
+        measure, worth = self._index.measure, self._policy.worth
+        heap: list[tuple[float, int, Snapshot]] = []
+        for _, serial, snapshot in standing.values():
+            measure(snapshot)
+            heap.append((worth(snapshot, now), serial, snapshot))
+        self._heap = heap
         heapq.heapify(self._heap)
         self._spares = [entry for entry in self._spares if entry[2].stands and not entry[2].hits]
         heapq.heapify(self._spares)

@@ -93,10 +93,10 @@ def losses(
 
     charge(Loss.NO_MEMORY, usable)
     charge(Loss.NOT_LOADED, in_tiers)
-    charge(Loss.EVICTED_STATE, min(ghosts.deepest_state(chain.full), found.matched.position))
+    charge(Loss.EVICTED_STATE, min(ghosts.deepest_state(chain.full, position), found.matched.position))
     uncovered = found.matched.position - position
     charge(Loss.BELOW_UNIT if uncovered < ghosts.match_unit else Loss.NO_SNAPSHOT, found.matched.position)
-    charge(Loss.EVICTED_KV, ghosts.deepest_kv(chain.full))
+    charge(Loss.EVICTED_KV, ghosts.deepest_kv(chain.full, position))
     charge(Loss.NOT_PUBLISHED, in_flight)
     charge(Loss.SALT if other_salt and not found.matched.position else Loss.UNSEEN, last)
     shares[Loss.CAP.value] = 1

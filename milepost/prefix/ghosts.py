@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
+from itertools import islice
 
 from milepost.prefix.keys import Key
 from milepost.prefix.nodes import Node
@@ -26,8 +28,8 @@ class Ghosts:
         self.match_unit = match_unit
         self._capacity = capacity
         # Where the deepest snapshot stood that is remembered with a unit; for KV where the unit ends.
-        self._states: dict[Key, int] = {}
-        self._kv: dict[Key, int] = {}
+        self._states: OrderedDict[Key, int] = OrderedDict()
+        self._kv: OrderedDict[Key, int] = OrderedDict()
 
     def state_evicted(self, node: Node) -> None:
         """The snapshot at `node` is gone."""
@@ -40,17 +42,17 @@ class Ghosts:
         if self._is_unit(node):
             self._remember(self._kv, node.key, node.position)
 
-    def deepest_state(self, keys: Sequence[Key]) -> int:
-        """Position of the deepest evicted snapshot on the path of these full keys; 0 for none.
+    def deepest_state(self, keys: Sequence[Key], above: int = 0) -> int:
+        """Position of the deepest evicted snapshot on the path of these full keys; 0 for none `above`.
 
         Between units it is not known whether the path leads to just that snapshot: the tokens behind the
         unit may be others.
         """
-        return _deepest(self._states, keys)
+        return self._deepest(self._states, keys, above)
 
-    def deepest_kv(self, keys: Sequence[Key]) -> int:
-        """Position up to which the KV of this path was cached once; 0 for none."""
-        return _deepest(self._kv, keys)
+    def deepest_kv(self, keys: Sequence[Key], above: int = 0) -> int:
+        """Position up to which the KV of this path was cached once; 0 for none `above`."""
+        return self._deepest(self._kv, keys, above)
 
     def clear(self) -> None:
         """Forget everything."""
@@ -60,15 +62,15 @@ class Ghosts:
     def _is_unit(self, node: Node) -> bool:
         return node.position % self.match_unit == 0
 
-    def _remember(self, memory: dict[Key, int], key: Key, position: int) -> None:
-        memory.pop(key, None)
+    def _remember(self, memory: OrderedDict[Key, int], key: Key, position: int) -> None:
         memory[key] = position
+        memory.move_to_end(key)
         if len(memory) > self._capacity:
-            del memory[next(iter(memory))]
+            memory.popitem(last=False)
 
-
-def _deepest(memory: dict[Key, int], keys: Sequence[Key]) -> int:
-    if not memory:
-        return 0
-    key = next(filter(memory.__contains__, reversed(keys)), None)
-    return 0 if key is None else memory[key]
+    def _deepest(self, memory: OrderedDict[Key, int], keys: Sequence[Key], above: int) -> int:
+        # A snapshot in the unit in which `above` lies is remembered with the unit before.
+        candidates = len(keys) - max(above // self.match_unit - 1, 0)
+        key = next(filter(memory.__contains__, islice(reversed(keys), max(candidates, 0))), None)
+        position = 0 if key is None else memory[key]
+        return position if position > above else 0

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from milepost.prefix.keys import Key
 from milepost.prefix.plan import Reason
 
-__all__ = ["Node", "Snapshot"]
+__all__ = ["Node", "Snapshot", "Stretch"]
 
 
 class Node:
@@ -22,9 +22,20 @@ class Node:
         tails: tail nodes right below, by key.
         holds: requests that use this node as the end of their path, and held nodes right below.
         snapshot: the state after `position` tokens, or None.
+        stretch: a short cut up, see `milepost.prefix.stretches`; None for the root.
     """
 
-    __slots__ = ("holds", "key", "num_units", "pages", "parent", "position", "snapshot", "tails")
+    __slots__ = (
+        "holds",
+        "key",
+        "num_units",
+        "pages",
+        "parent",
+        "position",
+        "snapshot",
+        "stretch",
+        "tails",
+    )
 
     def __init__(self, key: Key, parent: Node | None, position: int, pages: tuple[int, ...]) -> None:
         self.key = key
@@ -35,6 +46,7 @@ class Node:
         self.tails: dict[Key, Node] | None = None
         self.holds = 0
         self.snapshot: Snapshot | None = None
+        self.stretch: Stretch | None = None
 
     def __repr__(self) -> str:
         return f"Node(position {self.position}, {self.num_units} units below)"
@@ -50,6 +62,21 @@ class Node:
         while node.parent is not None:
             yield node
             node = node.parent
+
+
+class Stretch:
+    """What nodes of one path have in common that have only plain ones between them.
+
+    Attributes:
+        top: the node above them all.
+        first: the one right below it; None if that is not known.
+    """
+
+    __slots__ = ("first", "top")
+
+    def __init__(self, top: Node, first: Node | None) -> None:
+        self.top = top
+        self.first = first
 
 
 class Snapshot:

@@ -27,6 +27,9 @@ class Reason(enum.Enum):
     PREEMPTED = "preempted"  # where a preempted request will go on
     JUNCTION = "junction"  # asked for by a request that waits for this one
 
+    # Members are compared by identity. An enum's own hash goes by the name, in Python, each time.
+    __hash__ = object.__hash__
+
 
 class PlannedSnapshot(msgspec.Struct, frozen=True):
     """One place: the state after exactly `position` tokens."""

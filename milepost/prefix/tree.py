@@ -24,7 +24,8 @@ from typing import NamedTuple
 from milepost.errors import InvariantError
 from milepost.memory.pool import PagePool
 from milepost.prefix.keys import Key, Keys
-from milepost.prefix.nodes import Node, Snapshot
+from milepost.prefix.nodes import Node, Snapshot, Stretch
+from milepost.prefix.stretches import is_plain, join, part, top_of
 
 __all__ = ["Found", "UnitTree"]
 
@@ -90,8 +91,8 @@ class UnitTree:
         deepest: Node | None = None
         node: Node | None = unit_node
         while node is not None and usable is None:
-            if node.tails is None and node.snapshot is None:  # most are such: a long prompt has many
-                node = node.parent
+            if node.tails is None and node.snapshot is None:
+                node = None if node.parent is None else top_of(node)
                 continue
             for candidate in (*self._matching_tails(node, chain, tokens), node):
                 if candidate.position > matched.position:
@@ -102,7 +103,7 @@ class UnitTree:
                 if candidate.position < len(tokens):
                     usable = candidate
                     break
-            node = node.parent
+            node = None if node.parent is None else top_of(node)
         return Found(matched, usable, deepest)
 
     def _deepest_unit(self, keys: Sequence[Key]) -> Node:
@@ -132,6 +133,14 @@ class UnitTree:
         Costs time for these blocks alone.
         """
         block_size = self._block_size
+        if not self._match_unit % block_size:  # no two nodes name the same block
+            parts: list[tuple[int, ...]] = []
+            step = node
+            while step.parent is not None and step.position > first_block * block_size:
+                parts.append(step.pages)
+                step = step.parent
+            table = [page for pages in reversed(parts) for page in pages]
+            return table[max(0, first_block - step.position // block_size) :]
         table = [0] * -(-node.position // block_size)
         missing = len(table)  # the blocks from here on are known
         start = missing * block_size
@@ -156,13 +165,14 @@ class UnitTree:
 
     def snapshot_before(self, node: Node, chain: Keys, tokens: Sequence[int]) -> Snapshot | None:
         """The deepest snapshot on the path to `node`, whose tokens begin `tokens`, that stands above it."""
-        step = node.parent
-        while step is not None:
-            if step.tails is not None or step.snapshot is not None:
-                for candidate in (*self._matching_tails(step, chain, tokens), step):
-                    if candidate.snapshot is not None and candidate.position < node.position:
-                        return candidate.snapshot
-            step = step.parent
+        step = node
+        while step.parent is not None:
+            step = top_of(step)
+            if step.tails is None and step.snapshot is None:
+                continue
+            for candidate in (*self._matching_tails(step, chain, tokens), step):
+                if candidate.snapshot is not None and candidate.position < node.position:
+                    return candidate.snapshot
         return None
 
     def nodes_in_block(self, end: Node, chain: Keys, tokens: Sequence[int]) -> list[Node]:
@@ -195,17 +205,47 @@ class UnitTree:
             return node
         first, end = parent.position // self._block_size, -(-position // self._block_size)
         node = Node(key, parent, position, tuple(block_table[first:end]))
-        self._pool.share(node.pages)
-        self.num_kv_pages += sum(self._pool.references(page) == 1 for page in node.pages)
+        self.num_kv_pages += self._pool.share(node.pages)
         self._nodes[key] = node
         self._bare.pop(parent, None)
         self._bare[node] = None
+        if parent.num_units and is_plain(parent):
+            part(parent)
         if position - parent.position == self._match_unit:
+            node.stretch = join(node, parent)
             parent.num_units += 1
         else:
+            node.stretch = Stretch(parent, node)
             if parent.tails is None:
                 parent.tails = {}
             parent.tails[key] = node
+        return node
+
+    def add_units(self, keys: Sequence[Key], parent: Node, block_table: Sequence[int]) -> Node:
+        """The last node of whole units with these `keys`, one below the other and all below `parent`.
+
+        What `add` would do for each, quicker.
+        """
+        nodes, unit, size = self._nodes, self._match_unit, self._block_size
+        known = 0
+        while known < len(keys) and keys[known] in nodes:
+            parent = nodes[keys[known]]
+            known += 1
+        if known == len(keys):
+            return parent
+        node = self.add(keys[known], parent, parent.position + unit, block_table)
+        pages: list[int] = []
+        self._bare.pop(node)
+        for key in keys[known + 1 :]:  # below what is new all is new, and nothing parts or stands there
+            parent, position = node, node.position + unit
+            first, end = parent.position // size, -(-position // size)
+            node = Node(key, parent, position, tuple(block_table[first:end]))
+            node.stretch = parent.stretch
+            parent.num_units = 1
+            nodes[key] = node
+            pages += node.pages
+        self._bare[node] = None
+        self.num_kv_pages += self._pool.share(pages)
         return node
 
     def rename_block(self, path: Sequence[Node], block: int, page: int, *, copied: bool) -> None:
@@ -234,13 +274,11 @@ class UnitTree:
 
     def _rename(self, node: Node, place: int, page: int) -> None:
         old, new = (node.pages[place],), (page,)
-        self._pool.share(new)
-        self.num_kv_pages += self._pool.references(page) == 1
+        self.num_kv_pages += self._pool.share(new)
         if node.holds:
             self._pool.hold(new)
             self._pool.unhold(old)
-        self._pool.drop(old)
-        self.num_kv_pages -= self._pool.references(old[0]) == 0
+        self.num_kv_pages -= self._pool.drop(old)
         node.pages = (*node.pages[:place], page, *node.pages[place + 1 :])
 
     # -- holding ----------------------------------------------------------------------------------
@@ -249,25 +287,35 @@ class UnitTree:
         """Keep a path from eviction: `node` and all above it. Holds add up."""
         self._bare.pop(node, None)  # those above are no leaves
         pages: list[int] = []
-        for step in node.up():
-            step.holds += 1
-            if step.holds > 1:
+        step, above = node, node.parent
+        while above is not None:
+            held = step.holds
+            step.holds = held + 1
+            if held:
                 break
             pages += step.pages
+            step, above = above, above.parent
         self._pool.hold(pages)
 
     def unhold(self, node: Node) -> None:
         """Take a `hold` back."""
         pages: list[int] = []
-        for step in node.up():
-            step.holds -= 1
-            if step.holds:
+        step, above = node, node.parent
+        while above is not None:
+            held = step.holds = step.holds - 1
+            if held:
                 break
             pages += step.pages
+            step, above = above, above.parent
         self._pool.unhold(pages)
         self._note_bare(node)
 
     # -- shrinking --------------------------------------------------------------------------------
+
+    @property
+    def has_bare(self) -> bool:
+        """Whether there is a leaf on which nothing stands."""
+        return bool(self._bare)
 
     def drop_bare(self) -> Node | None:
         """Forget one leaf on which nothing stands and let its pages go; None when there is none."""
@@ -282,12 +330,12 @@ class UnitTree:
         if parent is None or node.holds or node.snapshot is not None or not node.is_leaf:
             raise InvariantError(f"{node!r} is needed and can't be removed")
         del self._nodes[node.key]
-        self._pool.drop(node.pages)
-        self.num_kv_pages -= sum(self._pool.references(page) == 0 for page in node.pages)
+        self.num_kv_pages -= self._pool.drop(node.pages)
         if parent.tails is not None and parent.tails.pop(node.key, None) is not None:
             parent.tails = parent.tails or None
         else:
             parent.num_units -= 1
+        node.stretch = None  # a stretch and its first node would keep each other in memory
         self._note_bare(parent)
 
     def _note_bare(self, node: Node) -> None:
@@ -319,9 +367,19 @@ class UnitTree:
             raise InvariantError(f"{node!r} can't stand below {parent!r}")
         if len(node.pages) != blocks:
             raise InvariantError(f"{node!r} names {len(node.pages)} pages for {blocks} blocks")
+        self._check_stretch(node, parent)
         bare = node.is_leaf and node.snapshot is None and not node.holds
         if bare != (node in self._bare):
             raise InvariantError(f"{node!r} is wrongly listed as needed or as bare")
+
+    @staticmethod
+    def _check_stretch(node: Node, parent: Node) -> None:
+        stretch = node.stretch
+        if stretch is None or (stretch.top is not parent) != (parent.stretch is stretch and is_plain(parent)):
+            raise InvariantError(f"{node!r} takes a short cut over what is not plain")
+        first = stretch.first
+        if first is not None and (first.parent is not stretch.top or first.stretch is not stretch):
+            raise InvariantError(f"{first!r} is not the first of the stretch of {node!r}")
 
     def _check_below(self, node: Node, below: Sequence[Node]) -> None:
         tails = {child.key: child for child in below if child.position % self._match_unit}

@@ -94,7 +94,7 @@ class Lives:
         lacking = pages.lacking(num_tokens)
         if not self._make_room(lacking):
             return False
-        fresh = not len(pages.state_table)
+        fresh = not pages.num_pages  # a state may take none, where a simulation ignores it
         if not pages.grow(num_tokens):
             raise InvariantError(f"{sequence.request_id!r} lacks {lacking} pages that were just made free")
         if fresh and sequence.num_computed:

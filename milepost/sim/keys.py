@@ -76,10 +76,10 @@ class BlockKeys:
             return
         if unit % size == 0:
             step = unit // size
-            ids = prompt.block_ids(0, units * step)
-            if step > 1:
-                ids = ids[step - 1 :: step]
-            self.full = [block_id * size + size - 1 for block_id in ids] if size > 1 else ids
+            keys: list[int] = []
+            for run in prompt.runs:
+                keys += range(run.start * size + size - 1, run.stop * size + size - 1, size)
+            self.full = keys[step - 1 : units * step : step]
         else:
             self.full = [
                 block_id * size + place
@@ -89,8 +89,9 @@ class BlockKeys:
 
     def key_at(self, tokens: Sequence[int], position: int) -> Key:
         """The key of the first `position` of `tokens`, the prompt's or what is drawn behind it."""
-        if not position:
-            return self.root
+        units, rest = divmod(position, self._hasher.match_unit)
+        if not rest and units <= len(self.full):
+            return self.full[units - 1] if units else self.root
         return tokens[position - 1]
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import msgspec
 
 from milepost.errors import ConfigError
 from milepost.memory.layout import DEFAULT_BLOCK_SIZE, Layout
-from milepost.memory.named_layout import named_layout
+from milepost.memory.lcm import LcmLayout
+from milepost.memory.lcm_pool import LcmPool
+from milepost.memory.named_layout import simulated_layout
 from milepost.memory.pool import PagePool
 from milepost.model_spec import ModelSpec
 from milepost.prefix.cache import PrefixCache
@@ -44,6 +47,8 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
         stop_token_ids: tokens with which the model ends a message.
         cache_type: the cache, for presets that divide memory in another way.
         match_unit: tokens between prefix keys.
+        moves_places: whether the policy's places move to whole blocks of a trace that knows no others.
+        max_num_seqs: most requests that run at once, 0 for as many as the run allows.
         notes: what a reader of the figures must know.
     """
 
@@ -54,7 +59,9 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     eviction: EvictionPolicy
     match_unit: int
     stop_token_ids: tuple[int, ...] = ()
-    cache_type: type[PrefixCache] = PrefixCache
+    cache_type: Callable[..., PrefixCache] = PrefixCache
+    moves_places: bool = True
+    max_num_seqs: int = 0
     notes: tuple[str, ...] = ()
 
 
@@ -70,7 +77,10 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
 def parts_of(spec: RunSpec, trace: Trace, model: ModelSpec) -> Parts:
     """Our own engine's, as `spec` asks."""
     block_size = spec.block_size or (trace.block_size if trace.block_size > 1 else DEFAULT_BLOCK_SIZE)
-    layout = named_layout(
+    if spec.layout == "lcm" and not spec.block_size:
+        # Large pages grow with the block: the trace's may be far longer than anybody would choose.
+        block_size = math.gcd(block_size, DEFAULT_BLOCK_SIZE)
+    layout = simulated_layout(
         spec.layout,
         model,
         block_size=block_size,
@@ -80,7 +90,7 @@ def parts_of(spec: RunSpec, trace: Trace, model: ModelSpec) -> Parts:
         tensor_parallel=spec.tensor_parallel,
     )
     pool = pool_of(spec.budget_bytes, layout)
-    state_bytes = layout.pages_per_state * layout.page_bytes
+    state_bytes = layout.state_bytes + layout.state_padding_bytes
     used: Layout = layout
     if spec.budget_bytes is None:
         # Without a limit it makes no difference how many pages a state has, but for the time that they take.
@@ -106,6 +116,8 @@ def pool_of(budget_bytes: int | None, layout: Layout) -> PagePool:
     """
     if budget_bytes is None:
         return EndlessPool()
+    if isinstance(layout, LcmLayout):
+        return _lcm_pool(budget_bytes, layout)
     pages = budget_bytes // layout.page_bytes
     least = layout.pages_per_state + layout.pages_per_block
     if pages < least:
@@ -116,13 +128,25 @@ def pool_of(budget_bytes: int | None, layout: Layout) -> PagePool:
     return PagePool(pages + 1)
 
 
+def _lcm_pool(budget_bytes: int, layout: LcmLayout) -> LcmPool:
+    num_large = budget_bytes // layout.large_bytes
+    least = layout.large_per_state + 1
+    if num_large < least:
+        raise ConfigError(
+            f"A budget must hold the large pages of one state and one more, {least * layout.large_bytes:,} "
+            f"bytes. Given: {budget_bytes:,}. Give more, or a smaller block size."
+        )
+    return LcmPool(num_large, layout.pages_per_large)
+
+
 def set_up(parts: Parts, spec: RunSpec, trace: Trace, clock: Callable[[], float]) -> Setup:
     """Put a scheduler and its cache together."""
     longest = max((request.num_prompt + request.num_output for request in trace.requests), default=1)
     watch = WatchedEviction(parts.eviction, depth_edges(longest))
     policy, hasher, unit = parts.policy, None, parts.match_unit
     if trace.block_size > 1:
-        policy = Blockwise(parts.policy, trace.block_size)
+        if parts.moves_places:
+            policy = Blockwise(parts.policy, trace.block_size)
         # Finer keys than the trace's blocks would find nothing more.
         unit = max(unit, trace.block_size)
         hasher = BlockHasher(unit, trace.block_size)
@@ -138,7 +162,7 @@ def set_up(parts: Parts, spec: RunSpec, trace: Trace, clock: Callable[[], float]
     config = SchedulerConfig(
         max_model_len=longest + 1,
         token_budget=spec.token_budget,
-        max_num_seqs=spec.max_num_seqs,
+        max_num_seqs=min(spec.max_num_seqs, parts.max_num_seqs or spec.max_num_seqs),
         stop_token_ids=parts.stop_token_ids,
     )
     scheduler = Scheduler(config, parts.layout, parts.pool, cache)

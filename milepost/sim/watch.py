@@ -50,6 +50,7 @@ class WatchedEviction:
     def __init__(self, policy: EvictionPolicy, edges: Sequence[int]) -> None:
         self._policy = policy
         self.worth = policy.worth  # the hot one: not a call more than needed
+        self.steady: bool = getattr(policy, "steady", False)
         self.written_at = DepthCounts(edges)
         self.used_at = DepthCounts(edges)
 

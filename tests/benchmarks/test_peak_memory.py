@@ -11,7 +11,7 @@ MEGABYTE = 1 << 20
 
 def test_a_peak_leaves_out_the_parents() -> None:
     ballast = b"x" * (400 * MEGABYTE)
-    program = "from benchmarks.peak_memory import _peak; print(_peak())"
+    program = "from benchmarks.peak_memory import peak_bytes; print(peak_bytes())"
     root = Path(__file__).parents[2]
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=root, capture_output=True, text=True, check=True

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks import policies
-from benchmarks.policies import BASE, BEST, DEFAULT, PoliciesOptions, share_won, specs_of
+from benchmarks.on_traces import OnTraces
+from benchmarks.policies import BASE, BEST, DEFAULT, share_won, specs_of
 from milepost.errors import ConfigError
 from milepost.sim.clairvoyant import CLAIRVOYANT
 from tests.sim.block_traces import random_trace
@@ -47,4 +48,4 @@ def test_points_run_in_processes_and_in_order(capsys: pytest.CaptureFixture[str]
 
 def test_a_trace_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="mooncake-conversation"):
-        next(policies.policies(PoliciesOptions(tmp_path)))
+        next(policies.policies(OnTraces(tmp_path)))

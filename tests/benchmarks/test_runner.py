@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from benchmarks import __main__ as runner
 from benchmarks import control_plane, prefix_keys, reuse, scheduler_cost
+from benchmarks.on_traces import OnTraces
 from benchmarks.results import Result
 from milepost.testing.toy_checkpoint import write_toy_checkpoint
 
@@ -51,7 +51,7 @@ def test_help_lists_the_benchmarks(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         runner.main(["--help"])
     assert caught.value.code == 0
-    assert "invented       One result." in capsys.readouterr().out
+    assert "invented         One result." in capsys.readouterr().out
 
 
 def test_an_unknown_name_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
@@ -122,9 +122,9 @@ def test_all_leaves_out_what_needs_traces_unless_they_are_given(
 ) -> None:
     given: list[tuple[Path, bool]] = []
 
-    def replayed(options: Any) -> Iterator[Result]:
+    def replayed(options: OnTraces) -> Iterator[Result]:
         """Nothing."""
-        given.append((options.traces, options.quick))
+        given.append((options.folder, options.quick))
         yield from ()
 
     monkeypatch.setattr(runner, "TRACE_BENCHMARKS", {"replayed": replayed})

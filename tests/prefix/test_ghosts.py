@@ -42,6 +42,14 @@ def test_a_snapshot_between_units_is_remembered_with_the_unit_before_it() -> Non
     assert ghosts.deepest_kv(PATH) == 0
 
 
+def test_only_what_lies_behind_a_place_is_told_when_that_is_asked() -> None:
+    ghosts = Ghosts(4)
+    ghosts.state_evicted(Node(b"tail", unit(2), 11, ()))
+    ghosts.kv_evicted(unit(3))
+    assert [ghosts.deepest_state(PATH, above) for above in (0, 8, 9, 10, 11, 12)] == [11, 11, 11, 11, 0, 0]
+    assert [ghosts.deepest_kv(PATH, above) for above in (0, 8, 11, 12, 16, 99)] == [12, 12, 12, 0, 0, 0]
+
+
 def test_the_oldest_is_forgotten_when_there_are_too_many() -> None:
     ghosts = Ghosts(4, capacity=2)
     for number in (1, 2, 1, 3):  # the first is younger than the second, the second time

@@ -1,0 +1,100 @@
+"""What a preset is: a model of another engine's cache, put together from parts that the scheduler runs."""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+import msgspec
+
+from milepost.errors import ConfigError
+from milepost.memory.layout import Layout
+from milepost.memory.pool import PagePool
+from milepost.model_spec import ModelSpec
+from milepost.sim.flat_layout import FlatLayout
+from milepost.sim.runs import RunSpec
+from milepost.sim.setup import MATCH_UNIT, Parts, pool_of
+from milepost.sim.traces.trace import Trace
+
+__all__ = ["Preset", "Sizes", "layout_and_pool", "number_of", "sizes_of"]
+
+_OPTION = "preset"
+
+
+class Preset(Protocol):
+    """A model of another engine."""
+
+    @property
+    def name(self) -> str:
+        """As it is written on the command line, with the parameters that aren't the defaults."""
+        ...
+
+    @property
+    def source(self) -> str:
+        """Where its rules are from: repository, file or section, date."""
+        ...
+
+    @property
+    def simplifications(self) -> tuple[str, ...]:
+        """What the model leaves out, a sentence each."""
+        ...
+
+    def parts(self, spec: RunSpec, trace: Trace, model: ModelSpec) -> Parts:
+        """What a run of `spec` drives.
+
+        Raises:
+            ConfigError: sizes that can't be laid out, or a budget that is too small.
+        """
+        ...
+
+
+class Sizes(msgspec.Struct, frozen=True, kw_only=True):
+    """Tokens that a preset counts with.
+
+    Attributes:
+        match_unit: between prefix keys.
+        block_size: of a KV block.
+    """
+
+    match_unit: int
+    block_size: int
+
+
+def sizes_of(spec: RunSpec, trace: Trace) -> Sizes:
+    """The sizes that are asked for, else those of the trace."""
+    whole = trace.block_size if trace.block_size > 1 else 0
+    return Sizes(
+        match_unit=max(spec.match_unit, whole) or MATCH_UNIT,
+        block_size=spec.block_size or whole or spec.match_unit or MATCH_UNIT,
+    )
+
+
+def layout_and_pool(budget_bytes: int | None, layout: Layout) -> tuple[Layout, PagePool]:
+    """`layout` and the pool of a budget; without one a layout of small states, which take less time."""
+    pool = pool_of(budget_bytes, layout)
+    if budget_bytes is not None:
+        return layout, pool
+    flat = FlatLayout(
+        block_size=layout.block_size,
+        page_bytes=layout.page_bytes,
+        pages_per_state=min(layout.pages_per_state, 1),
+    )
+    return flat, pool
+
+
+def number_of(preset: str, key: str, text: str, low: float, high: float) -> float:
+    """A parameter's value.
+
+    Raises:
+        ConfigError: it is no number, or out of range.
+    """
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not low <= number <= high:  # also refuses NaN
+        raise ConfigError(
+            f"{_OPTION}: {preset}'s {key} must be a number between {low:g} and {high:g}. "
+            f"Given: {text!r:.100}."
+        )
+    return number
