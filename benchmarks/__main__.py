@@ -12,6 +12,7 @@ from benchmarks.control_plane import control_plane
 from benchmarks.engine_runs import decode, first_token, memory, prefill
 from benchmarks.machine import describe_machine
 from benchmarks.on_traces import OnTraces
+from benchmarks.policies import policies
 from benchmarks.prefix_keys import keys
 from benchmarks.replay import replay
 from benchmarks.results import Result, format_table, write_json
@@ -36,6 +37,7 @@ BENCHMARKS: dict[str, Benchmark] = {
 }
 
 TRACE_BENCHMARKS: dict[str, Callable[[OnTraces], Iterator[Result]]] = {
+    "policies": policies,
     "replay": replay,
     "simulator-peers": simulator_peers,
 }

@@ -390,6 +390,7 @@ class PrefixCache:
             message_ends=request.message_ends,
             match_unit=self.config.match_unit,
             output_reusable=request.output_reusable,
+            request_id=request.request_id,
         )
 
     def _note_first_look(self, trail: Trail, match: Match, tokens: Sequence[int], in_flight: int) -> None:

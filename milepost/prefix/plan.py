@@ -69,6 +69,7 @@ class PromptView(msgspec.Struct, frozen=True, kw_only=True):
             gave them: before the generation suffix.
         match_unit: spacing of the full keys.
         output_reusable: whether a later prompt will hold the output as it was drawn.
+        request_id: whose prompt it is, for policies that know a trace.
     """
 
     num_tokens: int
@@ -78,6 +79,7 @@ class PromptView(msgspec.Struct, frozen=True, kw_only=True):
     message_ends: tuple[int, ...]
     match_unit: int
     output_reusable: bool
+    request_id: str = ""
 
 
 class SnapshotPolicy(Protocol):

@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks import __main__ as runner
 from benchmarks import control_plane, prefix_keys, reuse, scheduler_cost
+from benchmarks.on_traces import OnTraces
 from benchmarks.results import Result
 from milepost.testing.toy_checkpoint import write_toy_checkpoint
 
@@ -107,3 +108,28 @@ def test_reuse_counts_what_each_side_computes(monkeypatch: pytest.MonkeyPatch, t
         assert computed["fork", side] <= 160 - 113 + 64
         assert computed["second", side] <= 20 + 64
     assert computed["second", "aligned, whole blocks"] == computed["second", "cache off"] == block - 30
+
+
+def test_what_needs_traces_asks_for_them(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        runner.main(["policies"])
+    assert caught.value.code == 2
+    assert "policies needs --traces DIR" in capsys.readouterr().err
+
+
+def test_all_leaves_out_what_needs_traces_unless_they_are_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given: list[tuple[Path, bool]] = []
+
+    def replayed(options: OnTraces) -> Iterator[Result]:
+        """Nothing."""
+        given.append((options.folder, options.quick))
+        yield from ()
+
+    monkeypatch.setattr(runner, "TRACE_BENCHMARKS", {"replayed": replayed})
+    assert runner.main(["all"]) == 0
+    assert not given
+    assert runner.main(["all", "--traces", str(tmp_path), "--quick"]) == 0
+    assert given == [(tmp_path, True)]
+    assert "replayed ..." in capsys.readouterr().err

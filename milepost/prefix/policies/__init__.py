@@ -8,7 +8,7 @@
 | ``prompt-tail`` | one token before the prompt's end, where an identical prompt looks |
 | ``turns`` | where messages end |
 | ``branch`` | where a prompt leaves what is cached, and at the last computed token |
-| ``budget(512MiB)``, ``budget(snapshots=N)`` | where they save most, learnt from overlaps |
+| ``budget(512MiB)``, ``budget(snapshots=N)`` | prompt's end, branch point, then where overlaps were |
 | ``adaptive``, ``adaptive(spare=64)`` | ``turns+branch+prompt-tail`` and spare ones |
 
 ``a+b`` leaves a snapshot wherever one of them does. ``adaptive`` is the default; its spare snapshots stand
