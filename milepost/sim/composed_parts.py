@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import Any, cast
-
-from milepost.errors import ConfigError
 from milepost.model_spec import ModelSpec
+from milepost.sim.clairvoyant import CLAIRVOYANT, clairvoyant_parts
 from milepost.sim.presets.names import find_preset
 from milepost.sim.runs import RunSpec
 from milepost.sim.setup import Parts, parts_of
 from milepost.sim.traces.trace import Trace
 
-__all__ = ["CLAIRVOYANT", "full_preset_name", "parts_by_name"]
-
-CLAIRVOYANT = "clairvoyant"
+__all__ = ["full_preset_name", "parts_by_name"]
 
 
 def parts_by_name(spec: RunSpec, trace: Trace, model: ModelSpec) -> Parts:
@@ -27,7 +22,7 @@ def parts_by_name(spec: RunSpec, trace: Trace, model: ModelSpec) -> Parts:
     if preset is not None:
         return preset.parts(spec, trace, model)
     if CLAIRVOYANT in {spec.policy, spec.eviction}:
-        return cast("Parts", _clairvoyant().clairvoyant_parts(spec, trace, model))
+        return clairvoyant_parts(spec, trace, model)
     return parts_of(spec, trace, model)
 
 
@@ -40,12 +35,3 @@ def full_preset_name(text: str) -> str:
     preset = find_preset(text)
     assert preset is not None  # only for ""
     return preset.name
-
-
-def _clairvoyant() -> Any:  # noqa: ANN401 - a module, which this version may lack
-    try:
-        return import_module("milepost.sim.clairvoyant")
-    except ModuleNotFoundError as error:
-        if error.name != "milepost.sim.clairvoyant":
-            raise
-        raise ConfigError("Nobody is clairvoyant in this version of Milepost. Leave it out.") from None

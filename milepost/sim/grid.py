@@ -21,7 +21,8 @@ from milepost.errors import ConfigError
 from milepost.memory.named_layout import SIMULATED_LAYOUTS
 from milepost.prefix.eviction import parse_eviction
 from milepost.prefix.policies import parse_policy
-from milepost.sim.composed_parts import CLAIRVOYANT, full_preset_name
+from milepost.sim.clairvoyant import CLAIRVOYANT
+from milepost.sim.composed_parts import full_preset_name
 from milepost.sim.runs import RunSpec
 
 __all__ = [

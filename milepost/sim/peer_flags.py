@@ -64,7 +64,7 @@ def _vllm(result: RunResult, terms: dict[str, tuple[str, ...]]) -> PeerFlags:
     flags = [
         "--enable-prefix-caching",
         "--mamba-cache-mode align",
-        f"--prefix-match-unit {result.match_unit}",
+        f"--prefix-match-unit {_match_unit(result)}",
         f"--prefix-cache-retention-interval {interval}",
     ]
     if result.budget_bytes is not None:
@@ -90,7 +90,8 @@ def _vllm(result: RunResult, terms: dict[str, tuple[str, ...]]) -> PeerFlags:
 def _sglang(result: RunResult, terms: dict[str, tuple[str, ...]]) -> PeerFlags:
     if "none" in terms:
         return PeerFlags(engine=_SGLANG, flags=("--disable-radix-cache",), limits=())
-    page = min(result.match_unit, _LARGEST_PAGE)
+    unit = _match_unit(result)
+    page = min(unit, _LARGEST_PAGE)
     flags = [
         "--mamba-radix-cache-strategy extra_buffer",
         f"--page-size {page}",
@@ -105,8 +106,8 @@ def _sglang(result: RunResult, terms: dict[str, tuple[str, ...]]) -> PeerFlags:
     ]
     if result.eviction != "lru":
         limits.append(f"Eviction {result.eviction} has no counterpart; lru is the default.")
-    if page != result.match_unit:
-        limits.append(f"A page of {result.match_unit:,} tokens is more than its kernels commonly take.")
+    if page != unit:
+        limits.append(f"A page of {unit:,} tokens is more than its kernels commonly take.")
     if "turns" in terms or "adaptive" in terms:
         limits.append("Ends of messages inside a prompt can't be asked for.")
     if terms.keys() & {"every", "budget", "adaptive"}:
@@ -114,5 +115,11 @@ def _sglang(result: RunResult, terms: dict[str, tuple[str, ...]]) -> PeerFlags:
     return PeerFlags(engine=_SGLANG, flags=tuple(flags), limits=tuple(limits))
 
 
+def _match_unit(result: RunResult) -> int:
+    """What the result's match unit stands for: that of a trace's blocks is the trace's, not a choice."""
+    return _FINE_UNIT if result.match_unit <= result.trace_block else result.match_unit
+
+
+_FINE_UNIT = 16
 _VLLM = "vLLM (v0.30, v0.31)"
 _SGLANG = "SGLang (v0.5.20)"

@@ -253,10 +253,12 @@ def _flags(result: RunResult) -> tuple[str, ...]:
     flags = [
         f"--snapshot-policy {shlex.quote(result.policy)}",
         f"--eviction {shlex.quote(result.eviction)}",
-        f"--match-unit {result.match_unit}",
         f"--layout {result.layout}",
-        f"--block-size {result.block_size}",
     ]
+    if result.match_unit > result.trace_block:
+        flags.append(f"--match-unit {result.match_unit}")
+    if result.block_size != result.trace_block:
+        flags.append(f"--block-size {result.block_size}")
     if result.budget_bytes is not None:
         flags.append(f"--memory {result.budget_bytes}")
     return tuple(flags)
@@ -275,6 +277,11 @@ def _notes(
         notes.append(f"The present setting is a model of another engine, {policy_text(present)}.")
     if rivals == 1:
         notes.append("There was one setting to choose from: give more to --policy or --eviction.")
+    if best.trace_block > 1 and best.match_unit <= best.trace_block:
+        notes.append(
+            f"The trace knows tokens by {best.trace_block:,}: the match unit is left at its default, which "
+            "is finer and can only hit more."
+        )
     if best.refused:
         notes.append(f"{best.refused:,} requests could never fit in this budget and were refused.")
     return (*notes, *best.notes)

@@ -157,6 +157,7 @@ class Recorder:
             eviction=parts.eviction.name,
             layout=parts.layout_name or spec.layout,
             preset=spec.preset,
+            trace_block=trace.block_size,
             match_unit=parts.match_unit,
             block_size=parts.layout.block_size,
             budget_bytes=spec.budget_bytes,

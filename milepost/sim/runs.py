@@ -115,11 +115,12 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
         eviction: eviction policy, by its full name.
         layout: name of the layout.
         preset: name of the preset, "" for none.
+        trace_block: tokens that the trace knows as one; 1 where it has token ids.
         match_unit: tokens between prefix keys, as used.
         block_size: tokens of a KV block, as used.
         budget_bytes: bytes of the arena; None for no limit.
         requests: requests that were served.
-        refused: requests that could never fit.
+        refused: requests that could never fit, in the warm-up too.
         input_tokens: tokens of all prompts.
         hit_tokens: those that were not computed.
         hit_rate: their share, 0 .. 1.
@@ -150,6 +151,7 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     eviction: str
     layout: str
     preset: str
+    trace_block: int
     match_unit: int
     block_size: int
     budget_bytes: int | None

@@ -8,7 +8,6 @@ import json
 import re
 import signal
 import time
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +18,6 @@ from milepost.cli.app import run
 from tests.cli.conftest import Start
 
 Capture = pytest.CaptureFixture[str]
-
-needs_clairvoyant = pytest.mark.skipif(
-    find_spec("milepost.sim.clairvoyant") is None, reason="nobody knows the future in this version"
-)
 
 KEYS = (
     *("trace", "model", "policy", "eviction", "layout", "preset", "match_unit", "budget_bytes", "requests"),
@@ -356,7 +351,6 @@ def test_the_bar_is_only_drawn_on_a_terminal(
         assert text in drawn
 
 
-@needs_clairvoyant
 def test_who_knows_the_future_is_not_beaten(trace: Path, capsys: Capture) -> None:
     lists = ("--budget", "4GB", "--policy", "clairvoyant,adaptive", "--eviction", "clairvoyant,value,lru")
     found = simulated(capsys, trace, *lists)

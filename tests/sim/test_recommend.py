@@ -157,6 +157,17 @@ def test_our_flags_are_those_of_the_server() -> None:
     assert {word for word in words if word.startswith("--")} <= known
 
 
+def test_a_match_unit_that_is_the_traces_is_not_recommended() -> None:
+    """A trace that knows tokens by 512 says nothing for keys as far apart."""
+    chosen = recommend([make_result(trace_block=512, match_unit=512, block_size=512)], None, 400 * GB)
+    assert not any("--match-unit" in flag or "--block-size" in flag for flag in chosen.flags)
+    assert any("--prefix-match-unit 16" in peer.flags for peer in chosen.peers)
+    assert any("knows tokens by 512" in note for note in chosen.notes)
+    asked = recommend([make_result(trace_block=1, match_unit=64, block_size=32)], None, 400 * GB)
+    assert {"--match-unit 64", "--block-size 32"} <= {*asked.flags}
+    assert not any("knows tokens by" in note for note in asked.notes if "match unit" in note)
+
+
 def test_as_json_it_is_plain_and_small() -> None:
     text = json.dumps(recommend(make_sweep(), make_sweep()[1], 400 * GB).as_object(), allow_nan=False)
     fields = json.loads(text)

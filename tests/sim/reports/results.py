@@ -31,6 +31,7 @@ def make_result(hit_rate: float = 0.25, **changes: object) -> RunResult:
         eviction="value",
         layout="paged",
         preset="",
+        trace_block=512,
         match_unit=512,
         block_size=512,
         budget_bytes=400 * GB,
