@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 __all__ = ["calibrate"]
 
 DEFAULT_REPEATS = 7
+TRUSTED_ERROR = 0.25
+"""Above this mean error a user is told not to trust the file; a quiet machine stays well below."""
 
 
 @click.command(
@@ -110,6 +112,7 @@ def calibrate(
     )
     content = msgspec.json.format(msgspec.json.encode(found), indent=2)
     _write(out, content + b"\n")
+    print_notes(_doubts(found))
     if as_json:
         click.echo(content)
         return
@@ -174,7 +177,7 @@ def _engine(config: EngineConfig, resolved: ResolvedConfig) -> dict[str, str | i
 def _points_table(found: Calibration) -> Table:
     table = Table(title=f"{found.model} on {found.machine}", title_justify="left")
     table.add_column("step")
-    for name in ("measured ms", "predicted ms", "error", ""):
+    for name in ("measured ms", "predicted ms", "error", "use"):
         table.add_column(name, justify="right")
     for point in found.points:
         predicted = predict(found.coefficients, point.work)
@@ -183,7 +186,7 @@ def _points_table(found: Calibration) -> Table:
             f"{point.seconds * 1e3:.3f}",
             f"{predicted * 1e3:.3f}",
             f"{predicted / point.seconds - 1:+.0%}",
-            "" if point.fitted else "check",
+            "fit" if point.fitted else "check",
         )
     return table
 
@@ -202,3 +205,16 @@ def _summary(found: Calibration, out: Path) -> str:
         "" if found.checked_error is None else f", {found.checked_error:.0%} on those left out of the fit"
     )
     return f"Mean error {found.fitted_error:.0%} on the fitted steps{checked}. Written to {out}."
+
+
+def _doubts(found: Calibration) -> list[str]:
+    """Whether the file should be used at all."""
+    worst = max(found.fitted_error, found.checked_error or 0.0)
+    if worst <= TRUSTED_ERROR:
+        return []
+    doubt = (
+        f"A mean error of {worst:.0%} is more than {TRUSTED_ERROR:.0%}: times of this file can't be trusted."
+    )
+    return [
+        f"{doubt} Most likely the machine was busy: measure again when it is idle, or with more --repeats."
+    ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import msgspec
 import numpy as np
 
 from milepost.scheduler.reports import TokenUpdate
@@ -106,7 +107,8 @@ class Recorder:
         """A request is done."""
         self._num_ended += 1
         if self._on_request is not None:
-            self._on_request(outcome)
+            counted = self._num_ended > self._warm_up
+            self._on_request(outcome if counted else msgspec.structs.replace(outcome, counted=False))
         if self._num_ended % self._every == 0:
             self._sample(now)
         if self._num_ended <= self._warm_up:
