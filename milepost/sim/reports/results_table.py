@@ -154,6 +154,11 @@ def _fit(columns: list[_Column], width: int) -> tuple[list[_Column], list[str]]:
         least = max(spare, key=lambda column: column.rank)
         columns = [column for column in columns if column is not least]
         dropped.append(least.title)
+    # Names need not be folded for the sake of what follows from them.
+    for following in [column for column in columns if column.rank and column.title in _FOLLOWING]:
+        if 1 + sum(column.width + _PADDING for column in columns) > width:
+            columns = [column for column in columns if column is not following]
+            dropped.append(following.title)
     return columns, dropped
 
 
