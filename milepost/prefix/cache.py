@@ -33,7 +33,7 @@ from milepost.prefix.moves import TierSpace
 from milepost.prefix.nodes import Node, Snapshot
 from milepost.prefix.plan import PlannedSnapshot, PromptView, Reason, SnapshotPlan, SnapshotPolicy
 from milepost.prefix.policies import parse_policy
-from milepost.prefix.reports import CacheCounts, CacheStats, Explanation
+from milepost.prefix.reports import CacheCounts, CacheStats, Explanation, Loss
 from milepost.prefix.salts import SaltMemory
 from milepost.prefix.tiers import LEAST_GAIN, Tiers, open_space
 from milepost.prefix.trail import Trail
@@ -177,10 +177,12 @@ class PrefixCache:
             The pages of the whole blocks below the hit, to be shared, and the page of the partly filled
             block behind them, to be copied, or None.
         """
-        view = self._view(trail, match, tokens)
         if trail.first_look:
-            self._note_first_look(trail, match, tokens, in_flight)
+            left = self._note_first_look(trail, match, tokens, in_flight)
+            view = self._view(trail, match, tokens, left)
             self._policy.observe(view)
+        else:
+            view = self._view(trail, match, tokens)
         trail.fetched = False
         trail.follow(SnapshotPlan() if trail.private else self._policy.plan(view), match.hit)
         if match.snapshot is None:
@@ -299,6 +301,8 @@ class PrefixCache:
                 return False
             # It stands there by chance, and has a better reason now.
             self.index.give_reason(snapshot, planned.reason)
+        snapshot.visit = trail.visit
+        snapshot.inside = position // unit < trail.prompt_end // unit
         self._eviction.written(snapshot, self._clock())
         self.evictor.note(snapshot)
         if self.tiers is not None and self.tiers.writes_through and planned.reason in _LASTING:
@@ -381,7 +385,7 @@ class PrefixCache:
 
     # -- inside ---------------------------------------------------------------------------------
 
-    def _view(self, trail: Trail, match: Match, tokens: Sequence[int]) -> PromptView:
+    def _view(self, trail: Trail, match: Match, tokens: Sequence[int], left: int = 0) -> PromptView:
         request = trail.request
         return PromptView(
             num_tokens=len(tokens),
@@ -391,9 +395,11 @@ class PrefixCache:
             message_ends=request.message_ends,
             match_unit=self.config.match_unit,
             output_reusable=request.output_reusable,
+            left=left,
         )
 
-    def _note_first_look(self, trail: Trail, match: Match, tokens: Sequence[int], in_flight: int) -> None:
+    def _note_first_look(self, trail: Trail, match: Match, tokens: Sequence[int], in_flight: int) -> int:
+        """Count it; returns where the prompt leaves what was cached and is evicted, as `PromptView.left`."""
         trail.first_look = False
         trail.hit = match.hit
         lost = losses(
@@ -407,6 +413,13 @@ class PrefixCache:
             other_salt=self._seen_elsewhere(trail.request.cache_salt, tokens),
         )
         self._counts.add_look_up(len(tokens), match.hit, lost)
+        if not trail.private:
+            trail.visit = self._eviction.looked_up(trail.chain.full, len(tokens), self._clock())
+        if Loss.EVICTED_KV.value not in lost:
+            return 0
+        left = self._ghosts.deepest_kv(trail.chain.full)
+        # Where a snapshot stood an earlier prompt ended, as a rule: this one has not parted from it.
+        return left if self._ghosts.deepest_state(trail.chain.full) < left else 0
 
     def _seen_elsewhere(self, salt: str, tokens: Sequence[int], *, note: bool = True) -> bool:
         return self._salts is not None and self._salts.seen_elsewhere(salt, tokens, note=note)

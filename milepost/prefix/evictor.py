@@ -121,6 +121,10 @@ class Evictor:
         """Evict one snapshot."""
         self._ghosts.state_evicted(snapshot.node)
         self.num_snapshots += 1
+        before = snapshot.before
+        while before is not None and not before.stands:
+            before = before.before
+        self._policy.dropped(snapshot, before, self._clock())
         self._index.drop_snapshot(snapshot)
 
     def _drop_bare(self) -> bool:

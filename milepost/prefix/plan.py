@@ -66,6 +66,8 @@ class PromptView(msgspec.Struct, frozen=True, kw_only=True):
             gave them: before the generation suffix.
         match_unit: spacing of the full keys.
         output_reusable: whether a later prompt will hold the output as it was drawn.
+        left: where the prompt leaves what was cached and has been evicted, deeper than `matched` and where no
+            snapshot stood; 0 if nowhere, or if nobody remembers.
     """
 
     num_tokens: int
@@ -75,6 +77,7 @@ class PromptView(msgspec.Struct, frozen=True, kw_only=True):
     message_ends: tuple[int, ...]
     match_unit: int
     output_reusable: bool
+    left: int = 0
 
 
 class SnapshotPolicy(Protocol):

@@ -7,6 +7,7 @@ from bisect import bisect_right, insort
 from milepost.prefix.keys import Keys
 from milepost.prefix.nodes import Node, Snapshot
 from milepost.prefix.plan import PlannedSnapshot, Reason, SnapshotPlan
+from milepost.prefix.stays import NEW
 from milepost.types import Request
 
 __all__ = ["Trail"]
@@ -36,6 +37,7 @@ class Trail:
         fetched: whether a load was begun for it in this life.
         first_look: whether nobody has looked this request up yet.
         hit: tokens that its first look-up saved.
+        visit: what that look-up told the eviction policy.
     """
 
     __slots__ = (
@@ -59,6 +61,7 @@ class Trail:
         "resumed",
         "source",
         "unit_node",
+        "visit",
     )
 
     def __init__(self, request: Request, chain: Keys, root: Node, match_unit: int) -> None:
@@ -75,7 +78,14 @@ class Trail:
         self.fetched = False
         self.first_look = True
         self.hit = 0
+        self.visit = NEW
         self.follow(SnapshotPlan(), 0)
+
+    @property
+    def prompt_end(self) -> int:
+        """Where the next turn looks: the last message end of the prompt, or one token before its end."""
+        ends = self.request.message_ends
+        return min(ends[-1] if ends else _NEVER, len(self.request.prompt_token_ids) - 1)
 
     def follow(self, plan: SnapshotPlan, start: int) -> None:
         """Begin a life at `start` computed tokens with this plan."""

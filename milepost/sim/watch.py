@@ -50,6 +50,8 @@ class WatchedEviction:
     def __init__(self, policy: EvictionPolicy, edges: Sequence[int]) -> None:
         self._policy = policy
         self.worth = policy.worth  # the hot one: not a call more than needed
+        self.looked_up = policy.looked_up
+        self.dropped = policy.dropped
         self.written_at = DepthCounts(edges)
         self.used_at = DepthCounts(edges)
 
