@@ -307,8 +307,6 @@ class PrefixCache:
         self.evictor.note(snapshot)
         if self.tiers is not None and self.tiers.writes_through and planned.reason in _LASTING:
             self.tiers.demote(snapshot)
-        if planned.reason is not Reason.SPARE:
-            self._continue(trail)
         return added
 
     def distrust(self, trail: Trail) -> None:
@@ -326,7 +324,6 @@ class PrefixCache:
         """A life is over; what it published stays until it is evicted."""
         self.copied(trail)
         self._let_go(trail)
-        trail.resumed = None
 
     def withdrawn(self, count: int) -> None:
         """Count ordered snapshots that came to nothing: not finite, aborted or failed."""
@@ -430,17 +427,9 @@ class PrefixCache:
         snapshot.hits += 1
         snapshot.used_at = now
         self.evictor.note(snapshot)
-        trail.source = trail.resumed = snapshot
+        trail.source = snapshot
         partial = snapshot.position % self._layout.block_size > 0
         self._counts.copied_pages += len(snapshot.pages) + partial
-
-    def _continue(self, trail: Trail) -> None:
-        """A conversation has left a snapshot behind the one that it resumed from."""
-        if trail.resumed is not None:
-            trail.resumed.continued = True
-            if trail.resumed.stands:
-                self.evictor.note(trail.resumed)
-            trail.resumed = None
 
     def _let_go(self, trail: Trail) -> None:
         self.index.unhold(trail.base)

@@ -27,6 +27,7 @@ from milepost.prefix.terms import parse_terms
 
 __all__ = ["Candidate", "EvictionPolicy", "Lru", "Marconi", "Value", "parse_eviction"]
 
+
 class Candidate(Protocol):
     """A cached snapshot as an eviction policy sees it."""
 
@@ -204,11 +205,11 @@ class Value:
         """Tokens that a page of it is expected to save in a second, at best."""
         stay, heir = candidate.stay, candidate.heir
         if stay is None:
-            stay = Stay(_ANY, candidate.position, 0)
-            stay.since = candidate.used_at
-        rate = self._rates.rate(stay, now)
+            rate = self._rates.rate(_ANY, now - candidate.used_at)
+        else:
+            rate = self._rates.rate(stay.kind, now - stay.since)
         if heir is not None:
-            rate += self._rates.rate(heir, now)
+            rate += self._rates.rate(heir.kind, now - heir.since)
         return rate * candidate.gap / (candidate.freed_pages or 1)
 
     def looked_up(self, keys: Sequence[Key], num_tokens: int, now: float) -> Visit:
@@ -257,8 +258,8 @@ class Value:
         for stay in (candidate.stay, candidate.heir):
             if stay is None:
                 continue
-            known = before.heir
-            if known is None or self._rates.rate(stay, now) > self._rates.rate(known, now):
+            rate, known = self._rates.rate(stay.kind, now - stay.since), before.heir
+            if known is None or rate > self._rates.rate(known.kind, now - known.since):
                 before.heir = stay
 
     def _end_at(self, stay: Stay, visit: Visit, now: float) -> None:

@@ -63,7 +63,6 @@ class Snapshot:
         used_at: seconds, when it was last consumed, else when it was written.
         hits: how often it was consumed.
         pins: copies of it that have not run yet; it can't be evicted before.
-        continued: whether its conversation left a snapshot behind it.
         before: the snapshot before it on its path, or one before that while it has not been measured
             anew; None when there was none. Only tokens tell which tails lie on a path, and they aren't kept.
         gap: tokens from the snapshot before it on its path, as of the last `PrefixIndex.measure`.
@@ -76,7 +75,6 @@ class Snapshot:
 
     __slots__ = (
         "before",
-        "continued",
         "freed_pages",
         "gap",
         "heir",
@@ -98,7 +96,6 @@ class Snapshot:
         self.used_at = now
         self.hits = 0
         self.pins = 0
-        self.continued = False
         self.before: Snapshot | None = None
         self.visit = NEW
         self.inside = False

@@ -11,8 +11,8 @@ is the chance that a stay which reached a span ends there. A stay that is still 
 each span that it reached and in no other: what was not observed does not count as a failure. Whether the
 place is still cached makes no difference, so a small cache learns what a large one would.
 
-From the hazards follows the *rate* of a kind at an age: the greatest that anybody who keeps a place from then on
-and gives it up at the best moment can get, in requests a second,
+From the hazards follows the *rate* of a kind at an age, in requests a second: the greatest that can be had by
+keeping a place from then on and giving it up at the best moment,
 
     max over horizons h of  P(asked for within h) / E[seconds until it is asked for or h is over]
 
@@ -93,10 +93,9 @@ class ReturnRates:
                 if stay.is_open and stay.since == since:
                     self._reach(stay, span)
 
-    def rate(self, stay: Stay, now: float) -> float:
-        """Requests a second that keeping its place from now on brings, at best; falls with 1/age at last."""
-        rates = self._rates[stay.kind]
-        age = now - stay.since
+    def rate(self, kind: int, age: float) -> float:
+        """Requests a second that keeping a place brings, at best, which has waited for `age` seconds."""
+        rates = self._rates[kind]
         if age < FIRST_SPAN:
             share = age / FIRST_SPAN if age > 0.0 else 0.0
             return rates[0] + (rates[1] - rates[0]) * share

@@ -55,7 +55,7 @@ class Stay:
 
 
 class Places:
-    """The last 65,536 places that were written or asked for, by the key of the whole unit at or before them."""
+    """The last 65,536 places that were written or asked for, by the key of the whole unit at or before."""
 
     def __init__(self, capacity: int = _CAPACITY) -> None:
         self._capacity = capacity

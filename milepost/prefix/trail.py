@@ -26,7 +26,6 @@ class Trail:
         end: the deepest node of its path, held so that there is a path to publish on.
         unit_node: the deepest unit node of its path.
         source: the snapshot that it resumed from, until the copy has run.
-        resumed: the same, as long as no deeper snapshot of its own stands.
         planned_to: tokens behind which nothing is cached or planned: the prompt, if the output won't
             come back.
         next_due: the next position at which a snapshot is due; far beyond any when there is none.
@@ -58,7 +57,6 @@ class Trail:
         "planned_to",
         "private",
         "request",
-        "resumed",
         "source",
         "unit_node",
         "visit",
@@ -72,7 +70,6 @@ class Trail:
         self.end = root
         self.unit_node = root
         self.source: Snapshot | None = None
-        self.resumed: Snapshot | None = None
         self.planned_to = _NEVER if request.output_reusable else len(request.prompt_token_ids)
         self.private = False
         self.fetched = False
