@@ -20,6 +20,7 @@ from typing import Protocol
 from milepost.error_text import one_of
 from milepost.errors import ConfigError
 from milepost.prefix.keys import Key
+from milepost.prefix.kinds import ANY, INSIDE, WIDER, kind_of_end, kind_of_passed
 from milepost.prefix.plan import Reason
 from milepost.prefix.reuse_rates import ReturnRates
 from milepost.prefix.stays import NEW, Places, Stay, Visit
@@ -193,7 +194,7 @@ class Value:
     """
 
     def __init__(self) -> None:
-        self._rates = ReturnRates(_wider_kinds())
+        self._rates = ReturnRates(WIDER)
         self._places = Places()
 
     @property
@@ -205,7 +206,7 @@ class Value:
         """Tokens that a page of it is expected to save in a second, at best."""
         stay, heir = candidate.stay, candidate.heir
         if stay is None:
-            rate = self._rates.rate(_ANY, now - candidate.used_at)
+            rate = self._rates.rate(ANY, now - candidate.used_at)
         else:
             rate = self._rates.rate(stay.kind, now - stay.since)
         if heir is not None:
@@ -232,7 +233,7 @@ class Value:
         """Its place waits from now on."""
         stay = self._places.get(candidate.unit_key)
         if stay is None:
-            stay = Stay(_INSIDE, candidate.position, candidate.visit.turns)
+            stay = Stay(INSIDE, candidate.position, candidate.visit.turns)
             self._places.put(candidate.unit_key, stay)
             if candidate.inside:
                 self._rates.begin(stay, now)
@@ -246,7 +247,7 @@ class Value:
         if candidate.stay is None:
             stay = self._places.get(candidate.unit_key)
             if stay is None:
-                stay = Stay(_ANY, candidate.position, candidate.visit.turns)
+                stay = Stay(ANY, candidate.position, candidate.visit.turns)
                 self._places.put(candidate.unit_key, stay)
                 self._pass(stay, now)
             candidate.stay = stay
@@ -264,38 +265,13 @@ class Value:
 
     def _end_at(self, stay: Stay, visit: Visit, now: float) -> None:
         stay.turns = visit.turns
-        stay.kind = _kind_of(visit)
+        stay.kind = kind_of_end(visit)
         self._rates.begin(stay, now)
 
     def _pass(self, stay: Stay, now: float) -> None:
         stay.passes += 1
-        stay.kind = _PASSED + min(stay.passes, _MOST_PASSES)
+        stay.kind = kind_of_passed(stay.passes)
         self._rates.begin(stay, now)
-
-
-# Kinds of places are rows of a table; each belongs to a wider one, whose hazards it takes until it has its own.
-_MOST_TURNS = 3
-_MOST_PASSES = 4
-_SIZES = 10  # of what is new: below 512 tokens, below 1,024, ..., above 128 Ki
-_ANY, _INSIDE, _PASSED = 0, 1, 2
-_TURNS = _PASSED + _MOST_PASSES + 1
-
-
-def _wider_kinds() -> list[int]:
-    wider = [-1, _ANY, _ANY] + [_PASSED] * _MOST_PASSES
-    for _ in range(_MOST_TURNS + 1):
-        turns = len(wider)
-        wider += [_ANY] + [turns] * _SIZES
-    return wider
-
-
-def _kind_of(visit: Visit) -> int:
-    turns, added = visit
-    size = min(max(added.bit_length() - _SIZE_BITS, 0), _SIZES - 1)
-    return _TURNS + min(turns, _MOST_TURNS) * (_SIZES + 1) + 1 + size
-
-
-_SIZE_BITS = 9
 
 
 _OPTION = "eviction"

@@ -26,6 +26,7 @@ import math
 from collections import deque
 
 import numpy as np
+import numpy.typing as npt
 
 from milepost.prefix.stays import Stay
 
@@ -124,14 +125,15 @@ class ReturnRates:
         if self._events >= _RENEWED_AFTER:
             self._renew()
 
-    def _hazards(self) -> np.ndarray:
+    def _hazards(self) -> npt.NDArray[np.float64]:
         at_risk, ended = np.array(self._at_risk), np.array(self._ended)
         hazards = np.empty_like(at_risk)
         for row, wider in enumerate(self._wider):
             prior = PRIOR if wider < 0 else hazards[wider]
             hazards[row] = (ended[row] + WEIGHT * prior) / (at_risk[row] + WEIGHT)
         # An end that was told of a stay whose beginning has faded must not make it more than certain.
-        return np.minimum(hazards, 1.0)
+        capped: npt.NDArray[np.float64] = np.minimum(hazards, 1.0)
+        return capped
 
     def _renew(self) -> None:
         self._events = 0
