@@ -25,9 +25,7 @@ def begun(table: ReturnRates, kind: int, now: float) -> Stay:
     return stay
 
 
-def told(
-    table: ReturnRates, kind: int, count: int, *, after: float, share: float, begin: float = 0.0
-) -> float:
+def told(table: ReturnRates, kind: int, count: int, *, after: float, share: float, at: float = 0.0) -> float:
     """Of `count` stays, ten seconds apart, `share` end `after` seconds; the rest never does."""
     ends: list[tuple[float, Stay]] = []
     now = at
