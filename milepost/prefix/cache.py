@@ -177,12 +177,11 @@ class PrefixCache:
             The pages of the whole blocks below the hit, to be shared, and the page of the partly filled
             block behind them, to be copied, or None.
         """
-        if trail.first_look:
-            left = self._note_first_look(trail, match, tokens, in_flight)
-            view = self._view(trail, match, tokens, left)
+        first_look = trail.first_look
+        left = self._note_first_look(trail, match, tokens, in_flight) if first_look else 0
+        view = self._view(trail, match, tokens, left)
+        if first_look:
             self._policy.observe(view)
-        else:
-            view = self._view(trail, match, tokens)
         trail.fetched = False
         trail.follow(SnapshotPlan() if trail.private else self._policy.plan(view), match.hit)
         if match.snapshot is None:
@@ -382,7 +381,7 @@ class PrefixCache:
 
     # -- inside ---------------------------------------------------------------------------------
 
-    def _view(self, trail: Trail, match: Match, tokens: Sequence[int], left: int = 0) -> PromptView:
+    def _view(self, trail: Trail, match: Match, tokens: Sequence[int], left: int) -> PromptView:
         request = trail.request
         return PromptView(
             num_tokens=len(tokens),
