@@ -414,8 +414,8 @@ class PrefixCache:
         if Loss.EVICTED_KV.value not in lost:
             return 0
         left = self._ghosts.deepest_kv(trail.chain.full)
-        # Where a snapshot stood an earlier prompt ended, as a rule: this one has not parted from it.
-        return left if self._ghosts.deepest_state(trail.chain.full) < left else 0
+        # Where it goes on from an earlier prompt's end, it has not parted from that one.
+        return left if len(tokens) - trail.visit.added < left else 0
 
     def _seen_elsewhere(self, salt: str, tokens: Sequence[int], *, note: bool = True) -> bool:
         return self._salts is not None and self._salts.seen_elsewhere(salt, tokens, note=note)

@@ -66,8 +66,8 @@ class PromptView(msgspec.Struct, frozen=True, kw_only=True):
             gave them: before the generation suffix.
         match_unit: spacing of the full keys.
         output_reusable: whether a later prompt will hold the output as it was drawn.
-        left: where the prompt leaves what was cached and has been evicted, deeper than `matched` and where no
-            snapshot stood; 0 if nowhere, or if nobody remembers.
+        left: where the prompt leaves what was cached and has been evicted, inside an earlier prompt; 0 if
+            nowhere, or if nobody remembers.
     """
 
     num_tokens: int
