@@ -96,16 +96,16 @@ class Evictor:
         return True
 
     def thin(self, position: int, count: int) -> bool:
-        """Free `count` pages for a spare snapshot at `position`, at the cost of what is worth less alone.
+        """Free `count` pages for a spare snapshot at `position`, at the cost of other spare ones alone.
 
-        That is bare KV, and unused spare snapshots of grids no coarser than this position's, oldest first.
-        So the spare ones of a prompt that outgrows memory spread over all of it, densely only behind,
-        and new prompts get theirs in place of old ones.
+        Those are unused ones of grids no coarser than this position's, oldest first. So the spare ones of a
+        prompt that outgrows memory spread over all of it, densely only behind, and new prompts get theirs in
+        place of old ones. Bare KV stays: it shows where the next prompt leaves it.
         """
         density = _density(position)
         pinned: list[Snapshot] = []
         while self._pool.num_free < count:
-            if not (self._drop_bare() or self._drop_spare(pinned, density)):
+            if not self._drop_spare(pinned, density):
                 break
         for snapshot in pinned:
             self.note(snapshot)
