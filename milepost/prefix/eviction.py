@@ -239,7 +239,9 @@ class Value:
         return visit
 
     def written(self, candidate: Candidate, now: float) -> None:
-        """Its place waits from now on."""
+        """Its place waits from now on; a spare one's is none until somebody resumes there."""
+        if candidate.reason is Reason.SPARE:
+            return
         stay = self._places.get(candidate.unit_key)
         if stay is None:
             stay = Stay(INSIDE, candidate.position, candidate.visit.turns)
