@@ -11,9 +11,9 @@ from milepost.errors import ConfigError
 from milepost.memory.layout import Layout
 from milepost.memory.pool import PagePool
 from milepost.model_spec import ModelSpec
-from milepost.sim.flat_layout import FlatLayout
+from milepost.sim.replay.flat_layout import FlatLayout
+from milepost.sim.replay.setup import MATCH_UNIT, Parts, pool_of
 from milepost.sim.runs import RunSpec
-from milepost.sim.setup import MATCH_UNIT, Parts, pool_of
 from milepost.sim.traces.trace import Trace
 
 __all__ = ["Preset", "Sizes", "layout_and_pool", "number_of", "sizes_of"]

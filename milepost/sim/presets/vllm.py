@@ -8,8 +8,8 @@ from milepost.model_spec import ModelSpec
 from milepost.prefix.eviction import Lru
 from milepost.sim.presets.block_ends import ChunkEnds
 from milepost.sim.presets.preset import layout_and_pool, sizes_of
+from milepost.sim.replay.setup import Parts
 from milepost.sim.runs import RunSpec
-from milepost.sim.setup import Parts
 from milepost.sim.traces.trace import Trace
 
 __all__ = ["Vllm"]
