@@ -1,7 +1,8 @@
 """A step's time from a model and hardware: each part takes the longer of its FLOPs and its bytes (roofline).
 
 `milepost.sim.cost.part_work` says what each part of a rank computes and moves, with the formulas;
-`Hardware` how fast that goes. Parts run one after the other. ``docs/cost-model.md`` lists what is not modelled.
+`Hardware` how fast that goes. Parts run one after the other. ``docs/cost-model.md`` lists what is not
+modelled.
 """
 
 from __future__ import annotations
