@@ -23,7 +23,7 @@ from milepost.prefix.eviction import parse_eviction
 from milepost.prefix.policies import parse_policy
 from milepost.sim.clairvoyant.oracle import CLAIRVOYANT
 from milepost.sim.runs import RunSpec
-from milepost.sim.sweep.composed_parts import full_preset_name
+from milepost.sim.sweep.parts_by_name import full_preset_name
 
 __all__ = [
     "UNLIMITED",

@@ -9,15 +9,15 @@ import msgspec
 from milepost.error_text import listing
 from milepost.errors import ConfigError, InputError
 from milepost.model_spec import ModelSpec
-from milepost.sim.cost.roofline import find_cost_model
+from milepost.sim.cost.by_name import find_cost_model
 from milepost.sim.cost.step_work import CostModel
 from milepost.sim.models import find_model
 from milepost.sim.replay.keys import BlockHasher
 from milepost.sim.replay.setup import Parts
 from milepost.sim.replay.simulation import Simulation
 from milepost.sim.runs import RequestOutcome, RunResult, RunSpec
-from milepost.sim.sweep.composed_parts import parts_by_name
 from milepost.sim.sweep.grid import point_name
+from milepost.sim.sweep.parts_by_name import parts_by_name
 from milepost.sim.traces.trace import Trace
 
 __all__ = ["PointRunner", "check_points", "run_point"]

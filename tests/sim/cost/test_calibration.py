@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from milepost.errors import ConfigError
+from milepost.sim.cost.by_name import find_cost_model
 from milepost.sim.cost.calibration import (
     CalibratedCost,
     Calibration,
@@ -23,7 +24,6 @@ from milepost.sim.cost.calibration import (
     predict,
 )
 from milepost.sim.cost.nonnegative import nonnegative_least_squares
-from milepost.sim.cost.roofline import find_cost_model
 from milepost.sim.cost.step_work import StepWork
 from milepost.sim.models import MODELS, find_model
 
