@@ -7,9 +7,9 @@ import msgspec
 from milepost.model_spec import ModelSpec
 from milepost.sim.presets.block_ends import EveryUnit
 from milepost.sim.presets.path_lru import PathLru
-from milepost.sim.presets.preset import layout_and_pool, sizes_of
+from milepost.sim.presets.preset import sizes_of
 from milepost.sim.replay.flat_layout import FlatLayout
-from milepost.sim.replay.setup import Parts
+from milepost.sim.replay.setup import Parts, layout_and_pool
 from milepost.sim.runs import RunSpec
 from milepost.sim.traces.trace import Trace
 

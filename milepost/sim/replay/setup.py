@@ -29,7 +29,7 @@ from milepost.sim.replay.watch import WatchedEviction, depth_edges
 from milepost.sim.runs import RunSpec
 from milepost.sim.traces.trace import Trace
 
-__all__ = ["Parts", "Setup", "parts_of", "pool_of", "set_up"]
+__all__ = ["Parts", "Setup", "layout_and_pool", "parts_of", "pool_of", "set_up"]
 
 MATCH_UNIT = 16
 _PROMPTS_IN_BUDGET = 8
@@ -94,12 +94,8 @@ def parts_of(spec: RunSpec, trace: Trace, model: ModelSpec) -> Parts:
         recurrent_itemsize=spec.state_itemsize,
         tensor_parallel=spec.tensor_parallel,
     )
-    pool = pool_of(spec.budget_bytes, layout)
+    used, pool = layout_and_pool(spec.budget_bytes, layout)
     state_bytes = layout.state_bytes + layout.state_padding_bytes
-    used: Layout = layout
-    if spec.budget_bytes is None:
-        # Without a limit it makes no difference how many pages a state has, but for the time that they take.
-        used = FlatLayout(block_size=block_size, page_bytes=layout.page_bytes, pages_per_state=1)
     share = 0 if spec.budget_bytes is None else spec.budget_bytes // _PROMPTS_IN_BUDGET
     policy = parse_policy(spec.policy, state_bytes=state_bytes, budget_bytes=max(share, state_bytes))
     return Parts(
@@ -111,6 +107,26 @@ def parts_of(spec: RunSpec, trace: Trace, model: ModelSpec) -> Parts:
         stop_token_ids=model.stop_token_ids,
         match_unit=spec.match_unit or (trace.block_size if trace.block_size > 1 else MATCH_UNIT),
     )
+
+
+def layout_and_pool(budget_bytes: int | None, layout: Layout) -> tuple[Layout, PagePool]:
+    """`layout` and the pool of a budget.
+
+    Without a budget it makes no difference how many pages a state has, but for the time that they take: then
+    the layout is one of small states.
+
+    Raises:
+        ConfigError: as `pool_of`.
+    """
+    pool = pool_of(budget_bytes, layout)
+    if budget_bytes is not None:
+        return layout, pool
+    flat = FlatLayout(
+        block_size=layout.block_size,
+        page_bytes=layout.page_bytes,
+        pages_per_state=min(layout.pages_per_state, 1),
+    )
+    return flat, pool
 
 
 def pool_of(budget_bytes: int | None, layout: Layout) -> PagePool:

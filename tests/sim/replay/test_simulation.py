@@ -8,6 +8,7 @@ import pytest
 
 from milepost.errors import ConfigError
 from milepost.sim.cost.step_work import StepWork
+from milepost.sim.models import find_model
 from milepost.sim.replay.setup import parts_of
 from milepost.sim.replay.simulation import Simulation
 from milepost.sim.runs import RequestOutcome, RunResult, RunSpec
@@ -143,3 +144,14 @@ def test_a_run_can_be_repeated_and_leaves_an_engine_in_order(seed: int, queueing
     assert sum(first.written_by_depth) == first.snapshots_written >= first.snapshots_used > 0
     simulation._scheduler.check()
     assert simulation._scheduler.stats().pages.leased == 0
+
+
+def test_blocks_are_as_long_without_a_limit_as_with_one() -> None:
+    """``aligned`` grows the block; a page's bytes are those of the grown one."""
+    trace, (_, model) = random_trace(0), find_model("kimi-linear")
+    limited, unlimited = (
+        parts_of(RunSpec(layout="aligned", budget_bytes=budget), trace, model).layout
+        for budget in (10**11, None)
+    )
+    assert limited.block_size > trace.block_size
+    assert (unlimited.block_size, unlimited.page_bytes) == (limited.block_size, limited.page_bytes)
