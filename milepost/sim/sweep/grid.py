@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from itertools import product
 from typing import TypeVar
 
@@ -223,14 +224,8 @@ def check_policy(text: str) -> str:
     Raises:
         ConfigError: it does not; with the nearest match.
     """
-    if text == CLAIRVOYANT:
-        return text
-    try:
-        # Whether a policy's own budget holds a state is known when there is a model.
-        parse_policy(text, state_bytes=1, budget_bytes=1)
-    except ConfigError as error:
-        raise ConfigError(f"{error}{nearest(text, (CLAIRVOYANT,))}") from None
-    return text
+    # Whether a policy's own budget holds a state is known when there is a model.
+    return _known(text, partial(parse_policy, state_bytes=1, budget_bytes=1))
 
 
 def check_eviction(text: str) -> str:
@@ -239,10 +234,14 @@ def check_eviction(text: str) -> str:
     Raises:
         ConfigError: it does not; with the nearest match.
     """
+    return _known(text, parse_eviction)
+
+
+def _known(text: str, parse: Callable[[str], object]) -> str:
     if text == CLAIRVOYANT:
         return text
     try:
-        parse_eviction(text)
+        parse(text)
     except ConfigError as error:
         raise ConfigError(f"{error}{nearest(text, (CLAIRVOYANT,))}") from None
     return text
