@@ -31,7 +31,7 @@ from bisect import bisect_left, insort
 import msgspec
 
 from milepost.model_spec import ModelSpec
-from milepost.prefix.eviction import Candidate, EvictionPolicy
+from milepost.prefix.eviction import Candidate, EvictionPolicy, Unlearning
 from milepost.prefix.keys import Key
 from milepost.prefix.nodes import Snapshot
 from milepost.prefix.plan import PlannedSnapshot, PromptView, Reason, SnapshotPlan, SnapshotPolicy
@@ -151,7 +151,7 @@ class _Prospect:
         self.alone = False
 
 
-class _NextUse:
+class _NextUse(Unlearning):
     """The eviction policy. It is told what is written, and finds out by itself what was evicted."""
 
     name = CLAIRVOYANT
@@ -186,9 +186,6 @@ class _NextUse:
             if prospect is not None:
                 prospect.alone = False
             above = above.before
-
-    def consumed(self, candidate: Candidate, now: float) -> None:
-        """Nothing to learn."""
 
     def _block_id(self, snapshot: Snapshot) -> int:
         key = snapshot.node.key

@@ -50,7 +50,9 @@ class WatchedEviction:
     def __init__(self, policy: EvictionPolicy, edges: Sequence[int]) -> None:
         self._policy = policy
         self.worth = policy.worth  # the hot one: not a call more than needed
-        self.steady: bool = getattr(policy, "steady", False)
+        self.steady = policy.steady
+        self.looked_up = policy.looked_up
+        self.dropped = policy.dropped
         self.written_at = DepthCounts(edges)
         self.used_at = DepthCounts(edges)
 
