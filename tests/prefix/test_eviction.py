@@ -185,6 +185,20 @@ def test_what_goes_leaves_its_expectations_to_the_one_before() -> None:
     policy.dropped(leaf, None, now)  # nobody to leave it to
 
 
+def test_a_spare_snapshot_is_no_place_until_somebody_resumes_there() -> None:
+    """Spare ones stand everywhere: were they places, every prompt would seem to go on from one."""
+    policy = parsed("value")
+    keys = [b"1", b"2", b"3"]
+    end = Snapshot(unit_key=keys[0], visit=policy.looked_up(keys, 96, NOW))
+    policy.written(end, NOW)
+    spare = Snapshot(unit_key=keys[1], position=9000, reason=Reason.SPARE, inside=True)
+    policy.written(spare, NOW)
+    assert spare.stay is None
+    assert policy.looked_up(keys, 10_000, NOW).added == 10_000 - end.position
+    policy.consumed(spare, NOW)
+    assert policy.looked_up(keys, 10_000, NOW).added == 10_000 - spare.position
+
+
 EVENTS = st.lists(st.tuples(st.sampled_from("lwcd"), st.integers(0, 5), st.floats(0, 500)), max_size=60)
 
 
