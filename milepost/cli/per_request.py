@@ -9,8 +9,8 @@ from typing import BinaryIO, Self
 
 import msgspec
 
-from milepost.sim.grid import point_name
 from milepost.sim.runs import RequestOutcome, RunSpec
+from milepost.sim.sweep.grid import point_name
 
 __all__ = ["PerRequestFile"]
 
