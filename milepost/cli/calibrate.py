@@ -24,6 +24,7 @@ from milepost.machine import processor_name
 from milepost.memory.named_layout import named_layout
 from milepost.memory.sizing import resolve
 from milepost.sim.cost.calibration import (
+    TRUSTED_ERROR,
     Calibration,
     Coefficients,
     fit,
@@ -38,8 +39,6 @@ if TYPE_CHECKING:
 __all__ = ["calibrate"]
 
 DEFAULT_REPEATS = 7
-TRUSTED_ERROR = 0.25
-"""Above this mean error a user is told not to trust the file; a quiet machine stays well below."""
 
 
 @click.command(
@@ -209,7 +208,7 @@ def _summary(found: Calibration, out: Path) -> str:
 
 def _doubts(found: Calibration) -> list[str]:
     """Whether the file should be used at all."""
-    worst = max(found.fitted_error, found.checked_error or 0.0)
+    worst = found.worst_error
     if worst <= TRUSTED_ERROR:
         return []
     doubt = (

@@ -85,7 +85,10 @@ def _about_units(specs: Sequence[RunSpec], trace: Trace) -> list[str]:
         return []
     blocks = f"{trace.name} tells tokens apart by blocks of {trace.block_size}"
     return [
-        f"{blocks}: a smaller match unit can hit more than is shown here, by less than a block a request."
+        (
+            f"{blocks}: a smaller match unit can hit more than is shown here, by less than a block a "
+            "request. Rows that differ in it alone come out equal: one such unit is enough."
+        )
     ]
 
 
