@@ -140,7 +140,7 @@ def recommend(
         close=lead is not None and _is_close(lead, measure),
         flags=_flags(best),
         peers=peer_flags(best),
-        notes=_notes(best, present, budget_bytes, len(ranked)),
+        notes=(*_about_goodput(ranked, measure), *_notes(best, present, budget_bytes, len(ranked))),
     )
 
 
@@ -287,6 +287,18 @@ def _notes(
     if best.refused:
         notes.append(f"{best.refused:,} requests could never fit in this budget and were refused.")
     return (*notes, *best.notes)
+
+
+def _about_goodput(ranked: Sequence[RunResult], measure: Measure) -> list[str]:
+    """Whether goodput told nothing apart."""
+    if measure != "goodput" or any(result.goodput for result in ranked):
+        return []
+    return [
+        (
+            "No request met the limits under any setting, so goodput chose nothing, and hit rate did: give "
+            "less load (--time-scale), other --hardware or wider limits."
+        )
+    ]
 
 
 def _chosen_from(rivals: int) -> str:
