@@ -14,7 +14,7 @@ import msgspec
 from milepost.cli.per_request import PerRequestFile
 from milepost.cli.simulate_options import Outputs
 from milepost.cli.sweep_progress import sweep_bar
-from milepost.cli.terminal import notes, print_notes, results, write
+from milepost.cli.terminal import notes, print_notes, print_table, results, write
 from milepost.cli.trace_options import open_trace
 from milepost.sim.presets.names import PRESETS, explain_preset
 from milepost.sim.recommend import Recommendation, recommend
@@ -152,8 +152,7 @@ def _show(job: Job, found: Sequence[RunResult], today: Sequence[RunResult], seco
     if job.outputs.on_stdout:
         write(to_json(found))
     else:
-        console = results()
-        console.print(table(found, today[0] if today else None, width=console.width))
+        print_table(table(found, today[0] if today else None, width=results().width))
     if job.recommends:
         text = "\n".join(recommendation.text() for recommendation in _recommendations(found, today))
         if job.outputs.on_stdout:

@@ -11,7 +11,7 @@ import msgspec
 from rich.table import Table
 
 from milepost.cli.options import examples
-from milepost.cli.terminal import figures_table, print_notes, results, write
+from milepost.cli.terminal import figures_table, print_notes, print_table, write
 from milepost.cli.trace_options import open_trace, take_trace_options, trace_options
 
 if TYPE_CHECKING:
@@ -57,9 +57,8 @@ def stats(*, file: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401
     if as_json:
         write(msgspec.json.encode(found).decode(), end="\n")
         return
-    console = results()
     for table in _tables(found):
-        console.print(table)
+        print_table(table)
     print_notes(found.notes)
 
 

@@ -225,6 +225,14 @@ def test_the_page_says_what_made_it_and_counts_over_the_present(
     assert "--policy turns --html" in page.read_text()
 
 
+def test_no_line_is_filled_up_with_blanks_in_a_pipe(trace: Path, capsys: Capture) -> None:
+    assert run(["simulate", str(trace), "--policy", "turns,last", "--budget", "400GB"]) == 0
+    assert run(["trace", "stats", str(trace)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert any("hit rate" in line for line in lines)
+    assert [line for line in lines if line != line.rstrip()] == []
+
+
 def test_presets_are_explained(capsys: Capture) -> None:
     assert run(["simulate", "--list-presets"]) == 0
     out = capsys.readouterr().out
