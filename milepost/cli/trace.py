@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 __all__ = ["convert", "stats", "trace"]
 
+_FEW = 10
+"""Below this a mean is told to a tenth: 2.5 requests of a session are not 2."""
+
 
 @click.group(
     epilog=examples(
@@ -133,5 +136,6 @@ def _spreads(found: TraceStats) -> Table:
     for name, spread in rows:
         if spread is not None:
             figures = (spread.mean, spread.p50, spread.p90, spread.p99, spread.max)
-            table.add_row(name, *(f"{figure:,.0f}" for figure in figures))
+            mean = f"{spread.mean:,.1f}" if spread.mean < _FEW else f"{spread.mean:,.0f}"
+            table.add_row(name, mean, *(f"{figure:,.0f}" for figure in figures[1:]))
     return table
