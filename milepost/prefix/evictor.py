@@ -8,7 +8,8 @@
 
 A policy's worth changes with time and with what was evicted around a snapshot. A heap orders
 snapshots by their worth when it was last computed; the one on top is measured anew before it goes,
-and all of them are once a second, unless the policy is `steady`: its worths only change with use.
+and all of them are when a second has passed and one in fifty has gone since, unless the policy is
+`steady`: its worths only change with use.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from milepost.prefix.plan import Reason
 __all__ = ["Evictor"]
 
 _REFRESH_SECONDS = 1.0
+_REFRESH_SHARE = 0.02  # of the snapshots; hits don't tell it from none, and long quiet times cost nothing
 _COARSEST = 64  # no grid is coarser
 _STALE_ENTRIES = 1024  # entries of what was dropped or used since, before they are cleared away
 
@@ -65,6 +67,7 @@ class Evictor:
         self._spares: list[tuple[int, int, Snapshot]] = []
         self._serial = 0
         self._refreshed_at = clock()
+        self._num_dropped = 0  # since then
         self.before_drop: Callable[[Snapshot], None] | None = None
         self.num_snapshots = 0
         self.num_kv_pages = 0
@@ -159,8 +162,9 @@ class Evictor:
 
     def _drop_least(self, pinned: list[Snapshot]) -> bool:
         now = self._clock()
-        if not self._policy.steady and now - self._refreshed_at >= _REFRESH_SECONDS:
+        if not self._policy.steady and self._is_stale(now):
             self._refresh(now)
+        self._num_dropped += 1
         while self._heap:
             known, _, snapshot = heapq.heappop(self._heap)
             if not snapshot.stands:
@@ -180,8 +184,13 @@ class Evictor:
             return True
         return False
 
+    def _is_stale(self, now: float) -> bool:
+        if now - self._refreshed_at < _REFRESH_SECONDS:
+            return False
+        return self._num_dropped >= _REFRESH_SHARE * len(self._heap)
+
     def _refresh(self, now: float) -> None:
-        self._refreshed_at = now
+        self._refreshed_at, self._num_dropped = now, 0
         standing = {id(entry[2]): entry for entry in self._heap if entry[2].stands}
         measure, worth = self._index.measure, self._policy.worth
         heap: list[tuple[float, int, Snapshot]] = []
