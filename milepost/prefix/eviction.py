@@ -84,7 +84,10 @@ class EvictionPolicy(Protocol):
         ...
 
     def written(self, candidate: Candidate, now: float) -> None:
-        """A snapshot was left for its reason and published; called once for each, spare ones too."""
+        """A snapshot was left for its reason and published, spare ones too.
+
+        Called once more for a spare one that gets a better reason.
+        """
         ...
 
     def consumed(self, candidate: Candidate, now: float) -> None:

@@ -97,6 +97,7 @@ class Snapshot:
     """
 
     __slots__ = (
+        "__weakref__",
         "before",
         "continued",
         "freed_pages",

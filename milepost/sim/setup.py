@@ -27,7 +27,7 @@ from milepost.sim.flat_layout import FlatLayout
 from milepost.sim.keys import BlockHasher
 from milepost.sim.runs import RunSpec
 from milepost.sim.traces.trace import Trace
-from milepost.sim.watch import WatchedEviction, depth_edges
+from milepost.sim.watch import WatchedEviction, WatchedPolicy, depth_edges
 
 __all__ = ["Parts", "Setup", "parts_of", "pool_of", "set_up"]
 
@@ -77,6 +77,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     cache: PrefixCache
     scheduler: Scheduler
     watch: WatchedEviction
+    policy: WatchedPolicy
 
 
 def parts_of(spec: RunSpec, trace: Trace, model: ModelSpec) -> Parts:
@@ -160,13 +161,14 @@ def set_up(parts: Parts, spec: RunSpec, trace: Trace, clock: Callable[[], float]
         # Finer keys than the trace's blocks would find nothing more.
         unit = max(unit, trace.block_size)
         hasher = BlockHasher(unit, trace.block_size)
+    watched = WatchedPolicy(policy)
     cache = parts.cache_type(
         CacheConfig(match_unit=unit, wait_for_leaders=True),
         parts.layout,
         parts.pool,
         clock=clock,
         hasher=hasher,
-        policy=policy,
+        policy=watched,
         eviction=watch,
     )
     config = SchedulerConfig(
@@ -176,4 +178,4 @@ def set_up(parts: Parts, spec: RunSpec, trace: Trace, clock: Callable[[], float]
         stop_token_ids=parts.stop_token_ids,
     )
     scheduler = Scheduler(config, parts.layout, parts.pool, cache)
-    return Setup(parts=parts, cache=cache, scheduler=scheduler, watch=watch)
+    return Setup(parts=parts, cache=cache, scheduler=scheduler, watch=watch, policy=watched)

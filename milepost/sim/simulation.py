@@ -153,7 +153,7 @@ class Simulation:
                 )
             )
         except RequestTooLargeError:
-            self._recorder.refused()
+            self._recorder.refused(request)
             return False
         if request.output_ids:
             self._executor.expect(request.request_id, request.output_ids)
