@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from milepost.error_text import printable
 from milepost.errors import ConfigError
 from milepost.model_spec import ModelSpec
 from milepost.sim.cost import StepWork
@@ -130,7 +131,7 @@ class CalibratedCost:
     @property
     def name(self) -> str:
         """The machine, and that it was measured."""
-        return f"{self.calibration.machine} (measured)"
+        return f"{printable(self.calibration.machine)} (measured)"
 
     def seconds(self, work: StepWork) -> float:
         """Of one step."""
