@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from milepost.errors import RequestTooLargeError, TraceError
 from milepost.scheduler.reports import TokenUpdate
-from milepost.sim.cost import CostModel, StepWork
+from milepost.sim.cost import CostModel, StepWork, step_seconds
 from milepost.sim.executor import SimulatedExecutor
 from milepost.sim.record import Recorder
 from milepost.sim.runs import RequestOutcome, RunResult, RunSpec
@@ -111,7 +111,8 @@ class Simulation:
         """Of a step that draws one token in the middle of the output, alone."""
         assert self._cost is not None
         context = request.num_prompt + request.num_output // 2
-        return self._cost.seconds(StepWork(tokens=1, rows=1, sampled=1, context=context, pairs=context))
+        work = StepWork(tokens=1, rows=1, sampled=1, context=context, pairs=context)
+        return step_seconds(self._cost, work)
 
     # -- all together ---------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -183,3 +184,15 @@ def test_depths_count_each_snapshot_once(seed: int, warm_up: float) -> None:
     assert warm_up or result.snapshots_used > 0
     pairs = zip(result.used_by_depth, result.written_by_depth, strict=True)
     assert all(used <= written for used, written in pairs)
+
+
+@pytest.mark.parametrize("queueing", [False, True])
+@pytest.mark.parametrize("seconds", [math.inf, math.nan, 1e300])
+def test_a_step_that_takes_forever_is_refused(seconds: float, queueing: bool) -> None:
+    class Endless(LinearCost):
+        def seconds(self, work: StepWork) -> float:
+            return seconds
+
+    spec, trace = RunSpec(queueing=queueing), random_trace(0, num_requests=3)
+    with pytest.raises(ConfigError, match=r"A step of .* on a second a step. Mend the figures"):
+        Simulation(spec, trace, parts_of(spec, trace, SMALL), Endless()).run()
