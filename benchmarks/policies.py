@@ -28,10 +28,10 @@ from benchmarks.on_traces import OnTraces
 from benchmarks.results import Result
 from milepost.errors import ConfigError
 from milepost.machine import usable_cores
-from milepost.sim.clairvoyant import CLAIRVOYANT, clairvoyant_parts
+from milepost.sim.clairvoyant.oracle import CLAIRVOYANT, clairvoyant_parts
 from milepost.sim.models import find_model
+from milepost.sim.replay.simulation import Simulation
 from milepost.sim.runs import RunResult, RunSpec
-from milepost.sim.simulation import Simulation
 from milepost.sim.traces.options import TraceOptions
 from milepost.sim.traces.reading import read_trace
 from milepost.sim.traces.trace import Trace

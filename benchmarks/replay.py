@@ -19,9 +19,9 @@ from benchmarks.on_traces import OnTraces
 from benchmarks.peak_memory import peak_bytes
 from benchmarks.results import Result
 from milepost.config_json import read_model_spec
+from milepost.sim.replay.setup import parts_of
+from milepost.sim.replay.simulation import Simulation
 from milepost.sim.runs import RunSpec
-from milepost.sim.setup import parts_of
-from milepost.sim.simulation import Simulation
 from milepost.sim.traces.reading import read_trace
 
 __all__ = ["main", "replay"]

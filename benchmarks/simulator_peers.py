@@ -28,9 +28,9 @@ from milepost.config_json import read_model_spec
 from milepost.errors import ConfigError
 from milepost.model_spec import ModelSpec
 from milepost.sim.presets import find_preset
+from milepost.sim.replay.setup import parts_of
+from milepost.sim.replay.simulation import Simulation
 from milepost.sim.runs import RunSpec
-from milepost.sim.setup import parts_of
-from milepost.sim.simulation import Simulation
 from milepost.sim.traces.reading import read_trace
 from milepost.sim.traces.trace import Trace
 

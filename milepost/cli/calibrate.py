@@ -25,7 +25,7 @@ from milepost.errors import ConfigError
 from milepost.machine import processor_name
 from milepost.memory.named_layout import named_layout
 from milepost.memory.sizing import resolve
-from milepost.sim.calibration import (
+from milepost.sim.cost.calibration import (
     Calibration,
     Coefficients,
     fit,

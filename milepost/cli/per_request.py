@@ -10,8 +10,8 @@ from typing import BinaryIO, Self
 
 import msgspec
 
-from milepost.sim.grid import point_name
 from milepost.sim.runs import RequestOutcome, RunSpec
+from milepost.sim.sweep.grid import point_name
 from milepost.sim.whole_files import replacing
 
 __all__ = ["PerRequestFile"]

@@ -20,8 +20,8 @@ from milepost.cli.simulate_options import (
 )
 from milepost.cli.trace_options import take_trace_options, trace_options
 from milepost.errors import ConfigError
-from milepost.sim.grid import GridOptions, grid, parse_present
 from milepost.sim.runs import RunSpec
+from milepost.sim.sweep.grid import GridOptions, grid, parse_present
 
 __all__ = ["default_budgets", "simulate"]
 

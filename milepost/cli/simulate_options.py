@@ -16,8 +16,8 @@ from milepost.cli.option_groups import option_group
 from milepost.error_text import one_of
 from milepost.errors import ConfigError
 from milepost.memory.named_layout import SIMULATED_LAYOUTS
-from milepost.sim.grid import GridOptions
 from milepost.sim.runs import TOKEN_BUDGET, RunSpec
+from milepost.sim.sweep.grid import GridOptions
 
 __all__ = [
     "TRACE_HEADING",

@@ -14,13 +14,13 @@ from milepost.cli.simulate_options import Outputs
 from milepost.cli.sweep_progress import sweep_bar
 from milepost.cli.terminal import notes, print_notes, results, write
 from milepost.cli.trace_options import open_trace
-from milepost.sim.grid import point_name
 from milepost.sim.presets.names import PRESETS, explain_preset
 from milepost.sim.recommend import Recommendation, recommend
 from milepost.sim.reports import table, to_json, write_csv, write_html, write_parquet
 from milepost.sim.reports.files import save
 from milepost.sim.runs import RunResult, RunSpec
-from milepost.sim.sweep import SweepCallbacks, check_points, run_sweep
+from milepost.sim.sweep.grid import point_name
+from milepost.sim.sweep.sweep import SweepCallbacks, check_points, run_sweep
 from milepost.sim.traces.options import TraceOptions
 from milepost.sim.traces.trace import Trace
 
@@ -109,7 +109,7 @@ def _run(job: Job, specs: Sequence[RunSpec], trace: Trace) -> list[RunResult]:
             on_outcomes=requests.add if requests.wanted else None,
         )
         if job.ray is not None:
-            from milepost.sim.sweep_ray import run_sweep_on_ray
+            from milepost.sim.sweep.on_ray import run_sweep_on_ray
 
             return run_sweep_on_ray(specs, trace, address=job.ray, callbacks=callbacks)
         return run_sweep(specs, trace, jobs=job.jobs, callbacks=callbacks)

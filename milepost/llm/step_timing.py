@@ -19,8 +19,8 @@ from milepost.config import ResolvedConfig
 from milepost.engine.executor import Executor
 from milepost.errors import ConfigError, ExecutionError
 from milepost.memory.layout import Layout
-from milepost.sim.calibration import MeasuredStep
-from milepost.sim.cost import work_of
+from milepost.sim.cost.calibration import MeasuredStep
+from milepost.sim.cost.step_work import work_of
 from milepost.types import Batch, NewRequest, Row, SamplingParams, SnapshotOrder
 
 __all__ = ["PlannedStep", "StepTimer", "plan_steps"]

@@ -33,7 +33,7 @@ from milepost.prefix.moves import TierSpace
 from milepost.prefix.nodes import Node, Snapshot
 from milepost.prefix.plan import PlannedSnapshot, PromptView, Reason, SnapshotPlan, SnapshotPolicy
 from milepost.prefix.policies import parse_policy
-from milepost.prefix.reports import CacheCounts, CacheStats, Explanation
+from milepost.prefix.reports import CacheCounts, CacheStats, Explanation, Loss
 from milepost.prefix.salts import SaltMemory
 from milepost.prefix.tiers import LEAST_GAIN, Tiers, open_space
 from milepost.prefix.trail import Trail
@@ -178,9 +178,10 @@ class PrefixCache:
             The pages of the whole blocks below the hit, to be shared, and the page of the partly filled
             block behind them, to be copied, or None.
         """
-        view = self._view(trail, match, tokens)
-        if trail.first_look:
-            self._note_first_look(trail, match, tokens, in_flight)
+        first_look = trail.first_look
+        left = self._note_first_look(trail, match, tokens, in_flight) if first_look else 0
+        view = self._view(trail, match, tokens, left)
+        if first_look:
             self._policy.observe(view)
         trail.fetched = False
         trail.follow(SnapshotPlan() if trail.private else self._policy.plan(view), match.hit)
@@ -298,12 +299,12 @@ class PrefixCache:
                 return False
             # It stands there by chance, and has a better reason now.
             self.index.give_reason(snapshot, planned.reason)
+        snapshot.visit = trail.visit
+        snapshot.inside = position // unit < trail.prompt_end // unit
         self._eviction.written(snapshot, self._clock())
         self.evictor.note(snapshot)
         if self.tiers is not None and self.tiers.writes_through and planned.reason in _LASTING:
             self.tiers.demote(snapshot)
-        if planned.reason is not Reason.SPARE:
-            self._continue(trail)
         return added
 
     def distrust(self, trail: Trail) -> None:
@@ -321,7 +322,6 @@ class PrefixCache:
         """A life is over; what it published stays until it is evicted."""
         self.copied(trail)
         self._let_go(trail)
-        trail.resumed = None
 
     def withdrawn(self, count: int) -> None:
         """Count ordered snapshots that came to nothing: not finite, aborted or failed."""
@@ -380,7 +380,7 @@ class PrefixCache:
 
     # -- inside ---------------------------------------------------------------------------------
 
-    def _view(self, trail: Trail, match: Match, tokens: Sequence[int]) -> PromptView:
+    def _view(self, trail: Trail, match: Match, tokens: Sequence[int], left: int) -> PromptView:
         request = trail.request
         return PromptView(
             num_tokens=len(tokens),
@@ -391,9 +391,11 @@ class PrefixCache:
             match_unit=self.config.match_unit,
             output_reusable=request.output_reusable,
             request_id=request.request_id,
+            left=left,
         )
 
-    def _note_first_look(self, trail: Trail, match: Match, tokens: Sequence[int], in_flight: int) -> None:
+    def _note_first_look(self, trail: Trail, match: Match, tokens: Sequence[int], in_flight: int) -> int:
+        """Count it; returns where the prompt leaves what was cached and is evicted, as `PromptView.left`."""
         trail.first_look = False
         trail.hit = match.hit
         lost = losses(
@@ -407,6 +409,13 @@ class PrefixCache:
             other_salt=self._seen_elsewhere(trail.request.cache_salt, tokens),
         )
         self._counts.add_look_up(len(tokens), match.hit, lost)
+        if not trail.private:
+            trail.visit = self._eviction.looked_up(trail.chain.full, len(tokens), self._clock())
+        if Loss.EVICTED_KV.value not in lost:
+            return 0
+        left = self._ghosts.deepest_kv(trail.chain.full)
+        # Where it goes on from an earlier prompt's end, it has not parted from that one.
+        return left if len(tokens) - trail.visit.added < left else 0
 
     def _seen_elsewhere(self, salt: str, tokens: Sequence[int], *, note: bool = True) -> bool:
         return self._salts is not None and self._salts.seen_elsewhere(salt, tokens, note=note)
@@ -417,17 +426,9 @@ class PrefixCache:
         snapshot.hits += 1
         snapshot.used_at = now
         self.evictor.note(snapshot)
-        trail.source = trail.resumed = snapshot
+        trail.source = snapshot
         partial = snapshot.position % self._layout.block_size > 0
         self._counts.copied_pages += len(snapshot.pages) + partial
-
-    def _continue(self, trail: Trail) -> None:
-        """A conversation has left a snapshot behind the one that it resumed from."""
-        if trail.resumed is not None:
-            trail.resumed.continued = True
-            if trail.resumed.stands:
-                self.evictor.note(trail.resumed)
-            trail.resumed = None
 
     def _let_go(self, trail: Trail) -> None:
         self.index.unhold(trail.base)

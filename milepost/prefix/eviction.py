@@ -14,22 +14,19 @@ Thousands of candidates are scored at a time, so a score is a few operations on 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Protocol
 
 from milepost.error_text import one_of
 from milepost.errors import ConfigError
+from milepost.prefix.keys import Key
+from milepost.prefix.kinds import ANY, INSIDE, WIDER, kind_of_end, kind_of_passed
 from milepost.prefix.plan import Reason
-from milepost.prefix.reuse_rates import ReuseRates
+from milepost.prefix.reuse_rates import ReturnRates
+from milepost.prefix.stays import NEW, Places, Stay, Visit
 from milepost.prefix.terms import parse_terms
 
-__all__ = ["Candidate", "EvictionPolicy", "Lru", "Marconi", "Value", "parse_eviction"]
-
-# The defaults of `Value`.
-EXPONENT = 0.5
-PATIENCE = 60.0
-
-# A superseded snapshot has lost its purpose: it goes before those that have one, however they compare.
-SUPERSEDED_FACTOR = 1e-6
+__all__ = ["Candidate", "EvictionPolicy", "Lru", "Marconi", "Unlearning", "Value", "parse_eviction"]
 
 
 class Candidate(Protocol):
@@ -66,13 +63,32 @@ class Candidate(Protocol):
         ...
 
     @property
-    def superseded(self) -> bool:
-        """Its conversation went on behind it, where an append-only chat looks, and nobody else used it."""
+    def unit_key(self) -> Key:
+        """Key of the whole unit at or before it."""
         ...
+
+    @property
+    def inside(self) -> bool:
+        """Whether its prompt was known to go on behind it when it was written."""
+        ...
+
+    @property
+    def visit(self) -> Visit:
+        """What its request's first look-up told."""
+        ...
+
+    stay: Stay | None
+    """A policy's own: how long its place has been waiting."""
+
+    heir: Stay | None
+    """A policy's own: for whom it stands in, whose snapshot is gone."""
 
 
 class EvictionPolicy(Protocol):
     """Says which cached snapshot is worth least; the same classes run in the engine and in the simulator."""
+
+    steady: bool
+    """Whether a worth changes with use alone; then it need not be computed anew as time goes by."""
 
     @property
     def name(self) -> str:
@@ -81,6 +97,10 @@ class EvictionPolicy(Protocol):
 
     def worth(self, candidate: Candidate, now: float) -> float:
         """How much it is worth to keep `candidate` at `now` (seconds); the least goes first."""
+        ...
+
+    def looked_up(self, keys: Sequence[Key], num_tokens: int, now: float) -> Visit:
+        """A request was looked up for the first time: the full keys of its path, all its tokens."""
         ...
 
     def written(self, candidate: Candidate, now: float) -> None:
@@ -94,11 +114,34 @@ class EvictionPolicy(Protocol):
         """A request has just resumed from `candidate`, whose fields are still those from before."""
         ...
 
+    def dropped(self, candidate: Candidate, before: Candidate | None, now: float) -> None:
+        """`candidate` goes; `before` is the snapshot before it on its path."""
+        ...
 
-class Lru:
+
+class Unlearning:
+    """What the policies have in common that learn nothing."""
+
+    steady = False
+
+    def looked_up(self, keys: Sequence[Key], num_tokens: int, now: float) -> Visit:  # noqa: ARG002
+        """Nothing to learn."""
+        return NEW
+
+    def written(self, candidate: Candidate, now: float) -> None:
+        """Nothing to learn."""
+
+    def consumed(self, candidate: Candidate, now: float) -> None:
+        """Nothing to learn."""
+
+    def dropped(self, candidate: Candidate, before: Candidate | None, now: float) -> None:
+        """Nothing to learn."""
+
+
+class Lru(Unlearning):
     """The longest unused goes first."""
 
-    steady = True  # a worth changes with use alone, see `Evictor`
+    steady = True
 
     @property
     def name(self) -> str:
@@ -109,14 +152,8 @@ class Lru:
         """When it was used last, seconds."""
         return candidate.used_at
 
-    def written(self, candidate: Candidate, now: float) -> None:
-        """Nothing to learn."""
 
-    def consumed(self, candidate: Candidate, now: float) -> None:
-        """Nothing to learn."""
-
-
-class Marconi:
+class Marconi(Unlearning):
     """Recency plus `alpha` times the FLOPs saved per byte freed (Marconi, arXiv 2411.19379, section 4.2).
 
     The paper takes 1 / age for recency and brings both terms to 0..1 by the least and the greatest
@@ -151,63 +188,111 @@ class Marconi:
         self._greatest = max(self._greatest, efficiency)
         return recency + self.alpha * efficiency / self._greatest if efficiency else recency
 
-    def written(self, candidate: Candidate, now: float) -> None:
-        """Nothing to learn."""
-
-    def consumed(self, candidate: Candidate, now: float) -> None:
-        """Nothing to learn."""
-
 
 class Value:
-    """Expected tokens saved per page and second; learns which reasons' snapshots come back.
+    """Expected tokens saved per page and second; learns which places come back, and how soon.
 
-        worth = (chance of reuse * (1 + hits) * gap / freed pages) ^ exponent / (age + patience)
+        worth = gap / freed pages * rate of its place at its age
 
-    1 / (age + patience) is the rate at which a snapshot unused for `age` is asked for when the times
-    between uses follow a power law (Lomax). Hits keep the beginning that half of all prompts share:
-    its gap is short, and without them it goes as soon as nobody comes for a minute. An exponent
-    below 1 and the other constants were found on a trace, see docs/log.md. Chances are learned by
-    reason, see `ReuseRates`. A superseded snapshot is worth next to nothing.
+    Places fall into kinds by what is known when a prompt comes: how many turns of a conversation it goes on
+    from, and how many tokens are new, by powers of two; a place inside a prompt; a place that was asked for
+    once, twice and so on, such as the state that a later turn has left behind, or a system prompt. What a
+    kind is worth is counted, see `ReturnRates`: nothing here says that a superseded state is worthless.
 
-    Args:
-        exponent: weight of what a page saves against age; 0 is recency alone.
-        patience: seconds within which age hardly counts.
+    Whoever asks for a place whose snapshot is gone resumes from the one before it. So a snapshot that goes
+    leaves its expectations to that one, as its `heir`.
     """
 
-    def __init__(self, exponent: float = EXPONENT, patience: float = PATIENCE) -> None:
-        self.exponent = exponent
-        self.patience = patience
-        self._rates = ReuseRates()
+    steady = False
+
+    def __init__(self) -> None:
+        self._rates = ReturnRates(WIDER)
+        self._places = Places()
 
     @property
     def name(self) -> str:
-        """``value``, with the parameters that aren't the defaults."""
-        given = (("exponent", self.exponent, EXPONENT), ("patience", self.patience, PATIENCE))
-        changed = [f"{key}={number:g}" for key, number, usual in given if number != usual]
-        return f"value({','.join(changed)})" if changed else "value"
+        """``value``."""
+        return "value"
 
     def worth(self, candidate: Candidate, now: float) -> float:
-        """What a page of it is expected to save, to the exponent, over its age."""
-        hits = candidate.hits
-        chance = (self._rates.later if hits else self._rates.first)[candidate.reason]
-        saved = chance * (1 + hits) * candidate.gap / (candidate.freed_pages or 1)
-        worth = math.pow(saved, self.exponent) / (max(now - candidate.used_at, 0.0) + self.patience)
-        return worth * SUPERSEDED_FACTOR if candidate.superseded else worth
+        """Tokens that a page of it is expected to save in a second, at best."""
+        stay, heir = candidate.stay, candidate.heir
+        if stay is None:
+            rate = self._rates.rate(ANY, now - candidate.used_at)
+        else:
+            rate = self._rates.rate(stay.kind, now - stay.since)
+        if heir is not None:
+            rate += self._rates.rate(heir.kind, now - heir.since)
+        return rate * candidate.gap / (candidate.freed_pages or 1)
 
-    def written(self, candidate: Candidate, now: float) -> None:  # noqa: ARG002  # the protocol's signature
-        """Count it among those that may be reused."""
-        self._rates.written(candidate.reason)
+    def looked_up(self, keys: Sequence[Key], num_tokens: int, now: float) -> Visit:
+        """The deepest place on the prompt's path was asked for; it waits for the next to come."""
+        self._rates.pass_time(now)
+        stay = self._places.deepest(keys)
+        if stay is None:
+            return Visit(0, num_tokens)
+        turns = stay.turns if stay.passes else stay.turns + 1
+        visit = Visit(turns, max(num_tokens - stay.position, 0))
+        self._rates.end(stay, now)
+        if self._places.get(keys[-1]) is stay:  # the prompt ends where it went on from
+            stay.passes += 1
+            self._end_at(stay, visit, now)
+        else:
+            self._pass(stay, now)
+        return visit
 
-    def consumed(self, candidate: Candidate, now: float) -> None:  # noqa: ARG002  # the protocol's signature
-        """Count it as reused."""
-        self._rates.consumed(candidate.reason, candidate.hits)
+    def written(self, candidate: Candidate, now: float) -> None:
+        """Its place waits from now on; a spare one's is none until somebody resumes there."""
+        if candidate.reason is Reason.SPARE:
+            return
+        stay = self._places.get(candidate.unit_key)
+        if stay is None:
+            stay = Stay(INSIDE, candidate.position, candidate.visit.turns)
+            self._places.put(candidate.unit_key, stay)
+            if candidate.inside:
+                self._rates.begin(stay, now)
+        if not candidate.inside:
+            self._end_at(stay, candidate.visit, now)
+        candidate.stay = stay
+
+    def consumed(self, candidate: Candidate, now: float) -> None:
+        """Whoever came for what stood behind it has been served; a spare one becomes a place like others."""
+        candidate.heir = None
+        if candidate.stay is None:
+            stay = self._places.get(candidate.unit_key)
+            if stay is None:
+                stay = Stay(ANY, candidate.position, candidate.visit.turns)
+                self._places.put(candidate.unit_key, stay)
+                self._pass(stay, now)
+            candidate.stay = stay
+
+    def dropped(self, candidate: Candidate, before: Candidate | None, now: float) -> None:
+        """The snapshot before it inherits who is expected here, if nobody likelier is expected there."""
+        if before is None:
+            return
+        for stay in (candidate.stay, candidate.heir):
+            if stay is None:
+                continue
+            rate, known = self._rates.rate(stay.kind, now - stay.since), before.heir
+            if known is None or rate > self._rates.rate(known.kind, now - known.since):
+                before.heir = stay
+
+    def _end_at(self, stay: Stay, visit: Visit, now: float) -> None:
+        stay.turns = visit.turns
+        stay.kind = kind_of_end(visit)
+        self._rates.begin(stay, now)
+
+    def _pass(self, stay: Stay, now: float) -> None:
+        stay.passes += 1
+        stay.kind = kind_of_passed(stay.passes)
+        self._rates.begin(stay, now)
 
 
 _OPTION = "eviction"
 _RANGES: dict[str, dict[str, tuple[float, float]]] = {
     "lru": {},
     "marconi": {"alpha": (0.0, 1e6)},
-    "value": {"exponent": (0.0, 4.0), "patience": (1e-3, 1e9)},
+    "value": {},
 }
 """Every policy's parameters, with the least and the greatest value."""
 
@@ -228,7 +313,7 @@ def parse_eviction(text: str) -> EvictionPolicy:
     numbers = {key: _number(term.name, key, value) for key, value in term.bind([*_RANGES[term.name]]).items()}
     if term.name == "lru":
         return Lru()
-    return Marconi(**numbers) if term.name == "marconi" else Value(**numbers)
+    return Marconi(**numbers) if term.name == "marconi" else Value()
 
 
 def _number(policy: str, key: str, value: str) -> float:

@@ -65,8 +65,6 @@ class Evictor:
         self._spares: list[tuple[int, int, Snapshot]] = []
         self._serial = 0
         self._refreshed_at = clock()
-        # A worth that changes only with use is always known well enough: too low at worst, until it is asked.
-        self._is_steady: bool = getattr(policy, "steady", False)
         self.before_drop: Callable[[Snapshot], None] | None = None
         self.num_snapshots = 0
         self.num_kv_pages = 0
@@ -98,18 +96,18 @@ class Evictor:
         return True
 
     def thin(self, position: int, count: int) -> bool:
-        """Free `count` pages for a spare snapshot at `position`, at the cost of what is worth less alone.
+        """Free `count` pages for a spare snapshot at `position`, at the cost of other spare ones alone.
 
-        That is bare KV, and unused spare snapshots of grids no coarser than this position's, oldest first.
-        So the spare ones of a prompt that outgrows memory spread over all of it, densely only behind,
-        and new prompts get theirs in place of old ones.
+        Those are unused ones of grids no coarser than this position's, oldest first. So the spare ones of a
+        prompt that outgrows memory spread over all of it, densely only behind, and new prompts get theirs in
+        place of old ones. Bare KV stays: it shows where the next prompt leaves it.
         """
         density, free = _density(position), self._pool.num_free
-        hopeless = not self._index.has_bare and (not self._spares or self._spares[0][0] > density)
+        hopeless = not self._spares or self._spares[0][0] > density
         if free >= count or hopeless:
             return free >= count
         pinned: list[Snapshot] = []
-        while not self._drop_bare(count):
+        while self._pool.num_free < count:
             if not self._drop_spare(pinned, density):
                 break
         for snapshot in pinned:
@@ -126,6 +124,10 @@ class Evictor:
         """Evict one snapshot."""
         self._ghosts.state_evicted(snapshot.node)
         self.num_snapshots += 1
+        before = snapshot.before
+        while before is not None and not before.stands:
+            before = before.before
+        self._policy.dropped(snapshot, before, self._clock())
         self._index.drop_snapshot(snapshot)
 
     def _drop_bare(self, count: int) -> bool:
@@ -155,7 +157,7 @@ class Evictor:
 
     def _drop_least(self, pinned: list[Snapshot]) -> bool:
         now = self._clock()
-        if not self._is_steady and now - self._refreshed_at >= _REFRESH_SECONDS:
+        if not self._policy.steady and now - self._refreshed_at >= _REFRESH_SECONDS:
             self._refresh(now)
         while self._heap:
             known, _, snapshot = heapq.heappop(self._heap)

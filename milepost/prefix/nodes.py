@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from milepost.prefix.keys import Key
 from milepost.prefix.plan import Reason
+from milepost.prefix.stays import NEW, Stay
 
 __all__ = ["Node", "Snapshot", "Stretch"]
 
@@ -89,25 +90,31 @@ class Snapshot:
         used_at: seconds, when it was last consumed, else when it was written.
         hits: how often it was consumed.
         pins: copies of it that have not run yet; it can't be evicted before.
-        continued: whether its conversation left a snapshot behind it.
         before: the snapshot before it on its path, or one before that while it has not been measured
             anew; None when there was none. Only tokens tell which tails lie on a path, and they aren't kept.
         gap: tokens from the snapshot before it on its path, as of the last `PrefixIndex.measure`.
         freed_pages: pages that come free with it, as of then.
+        visit: what the first look-up of the request that left it told.
+        inside: whether its prompt was known to go on behind it.
+        stay: kept by the eviction policy.
+        heir: kept by the eviction policy.
     """
 
     __slots__ = (
         "__weakref__",
         "before",
-        "continued",
         "freed_pages",
         "gap",
+        "heir",
         "hits",
+        "inside",
         "node",
         "pages",
         "pins",
         "reason",
+        "stay",
         "used_at",
+        "visit",
     )
 
     def __init__(self, node: Node, pages: tuple[int, ...], reason: Reason, now: float) -> None:
@@ -117,8 +124,11 @@ class Snapshot:
         self.used_at = now
         self.hits = 0
         self.pins = 0
-        self.continued = False
         self.before: Snapshot | None = None
+        self.visit = NEW
+        self.inside = False
+        self.stay: Stay | None = None
+        self.heir: Stay | None = None
         self.gap = node.position
         self.freed_pages = len(pages)
 
@@ -136,11 +146,8 @@ class Snapshot:
         return self.node.position
 
     @property
-    def superseded(self) -> bool:
-        """Whether its conversation went on behind it and nobody else came: nobody is likely to look here.
-
-        A first message end is a system prompt's, as a rule, and branch points have proven their use.
-        """
-        if not self.continued or self.hits > 1 or self.reason in (Reason.BRANCH, Reason.JUNCTION):
-            return False
-        return self.reason is not Reason.TURN or self.gap < self.node.position
+    def unit_key(self) -> Key:
+        """Key of the whole unit at or before it."""
+        parent = self.node.parent
+        is_tail = parent is not None and parent.tails is not None and self.node.key in parent.tails
+        return parent.key if parent is not None and is_tail else self.node.key

@@ -70,6 +70,8 @@ class PromptView(msgspec.Struct, frozen=True, kw_only=True):
         match_unit: spacing of the full keys.
         output_reusable: whether a later prompt will hold the output as it was drawn.
         request_id: whose prompt it is, for policies that know a trace.
+        left: where the prompt leaves what was cached and has been evicted, inside an earlier prompt; 0 if
+            nowhere, or if nobody remembers.
     """
 
     num_tokens: int
@@ -80,6 +82,7 @@ class PromptView(msgspec.Struct, frozen=True, kw_only=True):
     match_unit: int
     output_reusable: bool
     request_id: str = ""
+    left: int = 0
 
 
 class SnapshotPolicy(Protocol):

@@ -7,6 +7,7 @@ from bisect import bisect_right, insort
 from milepost.prefix.keys import Keys
 from milepost.prefix.nodes import Node, Snapshot
 from milepost.prefix.plan import PlannedSnapshot, Reason, SnapshotPlan
+from milepost.prefix.stays import NEW
 from milepost.types import Request
 
 __all__ = ["Trail"]
@@ -25,7 +26,6 @@ class Trail:
         end: the deepest node of its path, held so that there is a path to publish on.
         unit_node: the deepest unit node of its path.
         source: the snapshot that it resumed from, until the copy has run.
-        resumed: the same, as long as no deeper snapshot of its own stands.
         planned_to: tokens behind which nothing is cached or planned: the prompt, if the output won't
             come back.
         next_due: the next position at which a snapshot is due; far beyond any when there is none.
@@ -36,6 +36,7 @@ class Trail:
         fetched: whether a load was begun for it in this life.
         first_look: whether nobody has looked this request up yet.
         hit: tokens that its first look-up saved.
+        visit: what that look-up told the eviction policy.
     """
 
     __slots__ = (
@@ -56,9 +57,9 @@ class Trail:
         "planned_to",
         "private",
         "request",
-        "resumed",
         "source",
         "unit_node",
+        "visit",
     )
 
     def __init__(self, request: Request, chain: Keys, root: Node, match_unit: int) -> None:
@@ -69,13 +70,19 @@ class Trail:
         self.end = root
         self.unit_node = root
         self.source: Snapshot | None = None
-        self.resumed: Snapshot | None = None
         self.planned_to = _NEVER if request.output_reusable else len(request.prompt_token_ids)
         self.private = False
         self.fetched = False
         self.first_look = True
         self.hit = 0
+        self.visit = NEW
         self.follow(SnapshotPlan(), 0)
+
+    @property
+    def prompt_end(self) -> int:
+        """Where the next turn looks: the last message end of the prompt, or one token before its end."""
+        ends = self.request.message_ends
+        return min(ends[-1] if ends else _NEVER, len(self.request.prompt_token_ids) - 1)
 
     def follow(self, plan: SnapshotPlan, start: int) -> None:
         """Begin a life at `start` computed tokens with this plan."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
@@ -100,14 +100,6 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
         if self.notes:
             lines += ["", *(f"Note: {note}" for note in self.notes)]
         return "\n".join(lines) + "\n"
-
-    def as_object(self) -> dict[str, Any]:
-        """For JSON: plain types; the best one's setting and figures, without what was kept over time."""
-        fields = msgspec.to_builtins(self)
-        best = fields["best"]
-        for name in ("samples", "depth_edges", "written_by_depth", "used_by_depth"):
-            del best[name]
-        return dict(fields)
 
 
 def recommend(

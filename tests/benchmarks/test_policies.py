@@ -10,7 +10,7 @@ from benchmarks import policies
 from benchmarks.on_traces import OnTraces
 from benchmarks.policies import BASE, BEST, DEFAULT, share_won, specs_of
 from milepost.errors import ConfigError
-from milepost.sim.clairvoyant import CLAIRVOYANT
+from milepost.sim.clairvoyant.oracle import CLAIRVOYANT
 from tests.sim.block_traces import random_trace
 
 

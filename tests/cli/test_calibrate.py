@@ -15,9 +15,9 @@ from milepost.cli.app import run
 from milepost.cli.calibrate import _steps_bar
 from milepost.llm.step_timing import PlannedStep, StepTimer, plan_steps
 from milepost.memory.named_layout import named_layout
-from milepost.sim.calibration import Calibration
-from milepost.sim.cost import work_of
-from milepost.sim.cost_model import find_cost_model
+from milepost.sim.cost.by_name import find_cost_model
+from milepost.sim.cost.calibration import Calibration
+from milepost.sim.cost.step_work import work_of
 from milepost.sim.models import find_model
 from milepost.types import Batch, BatchResult, RowResult
 from tests.llm.checkpoints import ENGINE_FLAGS

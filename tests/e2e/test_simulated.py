@@ -17,9 +17,9 @@ from milepost.cli.shipped_model import shipped_model
 from milepost.config import EngineConfig
 from milepost.config_json import read_model_spec
 from milepost.llm.loading import LoadedEngine, load_engine
+from milepost.sim.replay.setup import parts_of
+from milepost.sim.replay.simulation import Simulation
 from milepost.sim.runs import RequestOutcome, RunResult, RunSpec
-from milepost.sim.setup import parts_of
-from milepost.sim.simulation import Simulation
 from milepost.sim.traces.trace import Trace, TraceRequest
 from milepost.types import Request, SamplingParams
 from tests.e2e.shipped import assistant, user

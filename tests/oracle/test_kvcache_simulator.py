@@ -12,8 +12,8 @@ import pytest
 from benchmarks.simulator_peers import peer_hit_rates
 from milepost.config_json import read_model_spec
 from milepost.sim.presets import find_preset
+from milepost.sim.replay.simulation import Simulation
 from milepost.sim.runs import RunSpec
-from milepost.sim.simulation import Simulation
 from milepost.sim.traces.block_tokens import BlockTokens, runs_of
 from milepost.sim.traces.trace import Trace
 from tests.sim.block_traces import random_trace

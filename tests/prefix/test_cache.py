@@ -8,7 +8,6 @@ from milepost.errors import ConfigError, InvariantError
 from milepost.memory.pool import Lease, PagePool
 from milepost.prefix.cache import PrefixCache
 from milepost.prefix.config import CacheConfig
-from milepost.prefix.nodes import Node, Snapshot
 from milepost.prefix.plan import PlannedSnapshot, Reason
 from milepost.prefix.reports import CacheStats
 from milepost.prefix.trail import Trail
@@ -114,7 +113,6 @@ def test_a_life_shares_whole_blocks_and_names_the_block_to_copy() -> None:
     desk.cache.end(trail)
     short = desk.open(PROMPT[:8])
     assert desk.begin(short, PROMPT[:8]) == (table[:1], table[1])
-    assert short.source is short.resumed
     desk.cache.end(short)
     assert desk.begin(desk.open(PROMPT[:3]), PROMPT[:3]) == ([], None)
 
@@ -171,38 +169,6 @@ def test_units_are_published_as_they_are_completed() -> None:
         desk.cache.publish(trail, PROMPT, computed, table)
         assert desk.cache.explain(PROMPT).matched_tokens == matched
     desk.cache.check()
-
-
-def test_a_conversation_that_goes_on_supersedes_what_it_resumed_from() -> None:
-    desk = Desk()
-    desk.serve(3, 6)
-    trail = desk.open()
-    desk.begin(trail)
-    (first, resumed) = desk.cache.index.snapshots
-    assert not resumed.superseded
-    table = desk.written(3)
-    desk.cache.publish(trail, PROMPT, 10, table)
-    spare = PlannedSnapshot(8, Reason.SPARE)
-    desk.cache.publish_snapshot(trail, PROMPT, spare, desk.written(2), table)
-    assert not resumed.continued, "a spare one is no turn of the conversation"
-    desk.cache.publish_snapshot(trail, PROMPT, PlannedSnapshot(9, Reason.TURN), desk.written(2), table)
-    assert (resumed.superseded, first.superseded) == (True, False)
-    assert trail.resumed is None
-
-
-def test_which_snapshots_can_be_superseded() -> None:
-    root = Node(b"", None, 0, ())
-    node = Node(b"key", root, 8, ())
-    for reason in Reason:
-        snapshot = Snapshot(node, (1, 2), reason, 0.0)
-        assert not snapshot.superseded
-        snapshot.continued, snapshot.gap = True, 4
-        assert snapshot.superseded == (reason not in (Reason.BRANCH, Reason.JUNCTION))
-        snapshot.hits = 2
-        assert not snapshot.superseded
-    system_prompt = Snapshot(node, (1, 2), Reason.TURN, 0.0)
-    system_prompt.continued = True
-    assert not system_prompt.superseded, "the first message end is everybody's"
 
 
 def test_what_is_due_leaves_out_what_stands() -> None:

@@ -12,13 +12,15 @@ from hypothesis import strategies as st
 
 from milepost.errors import ConfigError
 from milepost.prefix.eviction import Candidate, EvictionPolicy, parse_eviction
+from milepost.prefix.keys import Key
 from milepost.prefix.plan import Reason
+from milepost.prefix.stays import NEW, Stay, Visit
 
 NOW = 1000.0
-ALL = ("lru", "marconi", "marconi(alpha=0.5)", "value", "value(exponent=1,patience=600)")
+ALL = ("lru", "marconi", "marconi(alpha=0.5)", "value")
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Snapshot:
     """A candidate as plain data: by default half a minute old, over 1,024 tokens of its own."""
 
@@ -28,7 +30,11 @@ class Snapshot:
     used_at: float = NOW - 30.0
     hits: int = 0
     reason: Reason = Reason.TURN
-    superseded: bool = False
+    unit_key: Key = b"a place"
+    inside: bool = False
+    visit: Visit = NEW
+    stay: Stay | None = None
+    heir: Stay | None = None
 
 
 def order(policy: EvictionPolicy, **candidates: Snapshot) -> list[str]:
@@ -62,47 +68,18 @@ def test_marconi_terms_lie_between_0_and_their_weights(rows: list[tuple[int, int
         assert 0.0 < policy.worth(Snapshot(gap=gap, freed_pages=pages, used_at=used_at), NOW) <= 4.0
 
 
-def test_value_keeps_a_fresh_leaf_and_drops_an_old_trunk() -> None:
-    trunk = Snapshot(position=1024, gap=1024, freed_pages=32, used_at=NOW - 3600)
-    leaf = Snapshot(position=8192, gap=1024, freed_pages=48, used_at=NOW - 5)
-    assert order(parsed("value"), leaf=leaf, trunk=trunk) == ["trunk", "leaf"]
-
-
 def test_value_keeps_long_gaps_and_cheap_ones() -> None:
     usual = Snapshot()
     short = Snapshot(gap=64)
     dear = Snapshot(freed_pages=400)
     assert order(parsed("value"), short=short, usual=usual)[0] == "short"
     assert order(parsed("value"), dear=dear, usual=usual)[0] == "dear"
-    assert parsed("value(exponent=0)").worth(short, NOW) == parsed("value(exponent=0)").worth(usual, NOW)
 
 
-def test_value_gives_up_superseded_ones_far_earlier() -> None:
-    left_behind = Snapshot(superseded=True, used_at=NOW - 1, gap=32_768)
-    forgotten = Snapshot(used_at=NOW - 36_000, gap=64)
-    assert order(parsed("value"), forgotten=forgotten, left_behind=left_behind)[0] == "left_behind"
-
-
-def test_value_keeps_what_was_hit() -> None:
-    hit = Snapshot(hits=1)
-    assert order(parsed("value"), never=Snapshot(), hit=hit) == ["never", "hit"]
-
-
-def test_value_keeps_the_beginning_that_many_share() -> None:
-    """A short one that is asked for every few seconds, against long ones that came in meanwhile."""
-    shared = Snapshot(position=512, gap=512, freed_pages=254, hits=100, reason=Reason.BRANCH, used_at=NOW - 5)
-    leaf = Snapshot(position=12_800, gap=12_288, freed_pages=446, used_at=NOW - 5)
-    assert order(parsed("value"), leaf=leaf, shared=shared) == ["leaf", "shared"]
-
-
-def test_value_orders_a_path_by_what_the_next_turn_needs() -> None:
-    """A chat's last answer, the turn before it (superseded), and a system prompt that others use."""
-    system = Snapshot(position=700, gap=700, freed_pages=32, hits=50, used_at=NOW - 60)
-    before = Snapshot(position=3000, gap=2300, freed_pages=32, superseded=True, used_at=NOW - 60)
-    last = Snapshot(position=3500, gap=500, freed_pages=40, reason=Reason.LAST, used_at=NOW - 10)
-    got = order(parsed("value"), system=system, before=before, last=last)
-    assert got[0] == "before"
-    assert set(got[1:]) == {"system", "last"}
+def test_value_keeps_a_fresh_leaf_and_drops_an_old_trunk() -> None:
+    trunk = Snapshot(position=1024, gap=1024, freed_pages=32, used_at=NOW - 3600)
+    leaf = Snapshot(position=8192, gap=1024, freed_pages=48, used_at=NOW - 5)
+    assert order(parsed("value"), leaf=leaf, trunk=trunk) == ["trunk", "leaf"]
 
 
 @pytest.mark.parametrize("text", ALL)
@@ -112,13 +89,12 @@ def test_value_orders_a_path_by_what_the_next_turn_needs() -> None:
     ages=st.lists(st.floats(0.0, 1e7), min_size=2, max_size=6),
     hits=st.integers(0, 3),
     reason=st.sampled_from(Reason),
-    superseded=st.booleans(),
 )
 def test_worth_falls_with_age_and_is_finite(
-    text: str, gap: int, pages: int, ages: list[float], hits: int, reason: Reason, superseded: bool
+    text: str, gap: int, pages: int, ages: list[float], hits: int, reason: Reason
 ) -> None:
     policy = parsed(text)
-    one = Snapshot(gap=gap, freed_pages=pages, hits=hits, reason=reason, superseded=superseded)
+    one = Snapshot(gap=gap, freed_pages=pages, hits=hits, reason=reason)
     worths = [policy.worth(replace(one, used_at=1e7 - age), 1e7) for age in sorted(ages)]
     assert all(map(math.isfinite, worths))
     assert all(younger >= older for younger, older in itertools.pairwise(worths))
@@ -136,54 +112,118 @@ def test_odd_candidates_have_a_worth(text: str) -> None:
         assert math.isfinite(parsed(text).worth(odd, NOW))
 
 
-def test_learned_reuse_changes_the_order() -> None:
+def chats(policy: EvictionPolicy, count: int, *, begin: float = 0.0, answered: int = 2) -> float:
+    """Conversations, one every 10 s; each `answered`-th goes on after 60 s, once. Returns the time."""
+    for i in range(count):
+        now, key = begin + 10.0 * i, f"{begin} {i}".encode()
+        visit = policy.looked_up([b"system", key], 4000, now)
+        policy.written(Snapshot(unit_key=key, visit=visit, position=4000), now)
+        j = i - 6
+        if j >= 0 and j % answered == 0:
+            old = f"{begin} {j}".encode()
+            visit = policy.looked_up([b"system", old, old + b"+"], 4300, now)
+            policy.written(Snapshot(unit_key=old + b"+", visit=visit, position=4300), now)
+    return begin + 10.0 * count
+
+
+def placed(policy: EvictionPolicy, key: bytes, visit: Visit, now: float) -> Snapshot:
+    snapshot = Snapshot(unit_key=key, visit=visit, used_at=now)
+    policy.written(snapshot, now)
+    return snapshot
+
+
+def test_value_learns_that_first_turns_come_back_and_second_ones_do_not() -> None:
     policy = parsed("value")
-    tail, turn = Snapshot(reason=Reason.PROMPT_TAIL), Snapshot(reason=Reason.TURN)
-    assert order(policy, tail=tail, turn=turn) == ["tail", "turn"]
-    for _ in range(100):
-        policy.written(Snapshot(reason=Reason.PROMPT_TAIL), NOW)
-        policy.written(Snapshot(reason=Reason.TURN), NOW)
-        policy.consumed(tail, NOW)
-    assert order(policy, tail=tail, turn=turn) == ["turn", "tail"]
+    now = chats(policy, 400)
+    first = placed(policy, b"first", Visit(0, 4000), now)
+    second = placed(policy, b"second", Visit(1, 300), now)
+    assert policy.worth(first, now) > 2 * policy.worth(second, now)
+
+
+def test_value_learns_when_they_come_back() -> None:
+    """After a minute: up to then a place grows dearer, afterwards it loses nearly all."""
+    policy = parsed("value")
+    now = chats(policy, 400)
+    first = placed(policy, b"first", Visit(0, 4000), now)
+    at_once, soon, late = (policy.worth(first, now + age) for age in (0.0, 45.0, 150.0))
+    assert soon > at_once > 2 * late
 
 
 def test_what_was_learned_fades() -> None:
     policy = parsed("value")
-    period = Snapshot(reason=Reason.PERIOD)
-    for _ in range(200):
-        policy.written(Snapshot(reason=Reason.PERIOD), NOW)
-        policy.consumed(period, NOW)
-    popular = policy.worth(period, NOW)
-    for _ in range(5000):
-        policy.written(Snapshot(reason=Reason.PERIOD), NOW)
-    assert policy.worth(period, NOW) < popular / 10
+    now = chats(policy, 400)
+    popular = policy.worth(placed(policy, b"first", Visit(0, 4000), now), now)
+    now = chats(policy, 6000, begin=now, answered=10**9)
+    assert policy.worth(placed(policy, b"another", Visit(0, 4000), now), now) < popular / 4
 
 
-def test_a_second_use_is_learned_apart_from_the_first() -> None:
+def test_a_place_that_many_ask_for_is_kept() -> None:
+    """A system prompt that is asked for every few seconds, against a long leaf that is never asked for."""
     policy = parsed("value")
-    fresh, used = Snapshot(), Snapshot(hits=1)
-    before = policy.worth(fresh, NOW), policy.worth(used, NOW)
-    for _ in range(50):  # each is used once and never again
-        policy.written(Snapshot(reason=Reason.TURN), NOW)
-        policy.consumed(fresh, NOW)
-    assert policy.worth(fresh, NOW) > before[0]
-    assert policy.worth(used, NOW) < before[1]
-    assert order(policy, fresh=fresh, used=used) == ["used", "fresh"]
+    system = placed(policy, b"system", Visit(0, 512), 0.0)
+    system.gap, system.freed_pages = 512, 254
+    for i in range(300):
+        policy.looked_up([b"system", b"new %d" % i], 12_800, 3.0 * i)
+        policy.written(Snapshot(unit_key=b"new %d" % i, visit=Visit(0, 12_288)), 3.0 * i)
+    leaf = placed(policy, b"leaf", Visit(0, 12_288), 900.0)
+    leaf.gap, leaf.freed_pages = 12_288, 446
+    assert policy.worth(leaf, 903.0) < policy.worth(system, 903.0)
 
 
-@given(st.lists(st.tuples(st.sampled_from(Reason), st.integers(-1, 3)), max_size=60))
-def test_chances_are_chances_whatever_is_told(events: list[tuple[Reason, int]]) -> None:
+def test_what_goes_leaves_its_expectations_to_the_one_before() -> None:
+    policy = parsed("value")
+    now = chats(policy, 400)
+    before = placed(policy, b"second", Visit(1, 300), now)
+    leaf = placed(policy, b"first", Visit(0, 4000), now)
+    alone, of_leaf = policy.worth(before, now), policy.worth(leaf, now)
+    policy.dropped(leaf, before, now)
+    assert policy.worth(before, now) == pytest.approx(alone + of_leaf)
+    policy.dropped(placed(policy, b"third", Visit(1, 300), now), before, now)
+    assert policy.worth(before, now) == pytest.approx(alone + of_leaf), "the likelier one stays"
+    policy.consumed(before, now)
+    assert policy.worth(before, now) == alone
+    policy.dropped(leaf, None, now)  # nobody to leave it to
+
+
+def test_a_spare_snapshot_is_no_place_until_somebody_resumes_there() -> None:
+    """Spare ones stand everywhere: were they places, every prompt would seem to go on from one."""
+    policy = parsed("value")
+    keys = [b"1", b"2", b"3"]
+    end = Snapshot(unit_key=keys[0], visit=policy.looked_up(keys, 96, NOW))
+    policy.written(end, NOW)
+    spare = Snapshot(unit_key=keys[1], position=9000, reason=Reason.SPARE, inside=True)
+    policy.written(spare, NOW)
+    assert spare.stay is None
+    assert policy.looked_up(keys, 10_000, NOW).added == 10_000 - end.position
+    policy.consumed(spare, NOW)
+    assert policy.looked_up(keys, 10_000, NOW).added == 10_000 - spare.position
+
+
+EVENTS = st.lists(st.tuples(st.sampled_from("lwcd"), st.integers(0, 5), st.floats(0, 500)), max_size=60)
+
+
+@given(EVENTS)
+def test_worth_is_finite_and_the_same_again_whatever_is_told(events: list[tuple[str, int, float]]) -> None:
     """Consumptions without a word of the writing included: a tier may publish what it never wrote here."""
-    first, again = parsed("value(exponent=0,patience=1)"), parsed("value(exponent=0,patience=1)")
-    for policy, (reason, hits) in itertools.product((first, again), events):
-        if hits < 0:
-            policy.written(Snapshot(reason=reason), NOW)
-        else:
-            policy.consumed(Snapshot(reason=reason, hits=hits), NOW)
-    for reason, hits in itertools.product(Reason, (0, 1)):
-        candidate = Snapshot(reason=reason, hits=hits, used_at=NOW)
-        assert 0.0 < first.worth(candidate, NOW) <= 1.0
-        assert first.worth(candidate, NOW) == again.worth(candidate, NOW)
+
+    def told() -> list[float]:
+        policy, now = parsed("value"), 0.0
+        snapshots = [Snapshot(unit_key=b"%d" % i, used_at=0.0, visit=Visit(i, 100 << i)) for i in range(6)]
+        for event, i, wait in events:
+            now += wait
+            if event == "l":
+                policy.looked_up([b"%d" % j for j in range(i + 1)], 1000, now)
+            elif event == "w":
+                policy.written(snapshots[i], now)
+            elif event == "c":
+                policy.consumed(snapshots[i], now)
+            else:
+                policy.dropped(snapshots[i], snapshots[i - 1] if i else None, now)
+        return [policy.worth(snapshot, now) for snapshot in snapshots]
+
+    worths = told()
+    assert all(math.isfinite(worth) and worth >= 0.0 for worth in worths)
+    assert worths == told()
 
 
 @pytest.mark.parametrize(
@@ -196,8 +236,6 @@ def test_chances_are_chances_whatever_is_told(events: list[tuple[Reason, int]]) 
         ("marconi(2)", "marconi(alpha=2)"),
         ("value", "value"),
         ("value()", "value"),
-        ("value(patience=600)", "value(patience=600)"),
-        ("value(patience=1e5,exponent=1)", "value(exponent=1,patience=100000)"),
     ],
 )
 def test_names_are_read_and_written(text: str, name: str) -> None:
@@ -223,7 +261,7 @@ def test_names_are_read_and_written(text: str, name: str) -> None:
         ("marconi(alpha=-1)", "between 0 and"),
         ("marconi(alpha=nan)", "between 0 and"),
         ("marconi(alpha=inf)", "between 0 and"),
-        ("value(patience=0)", "patience must be a number between 0.001"),
+        ("value(patience=60)", "value has no parameter 'patience'. Known: none."),
         ("marconi(alpha=1,alpha=2)", "takes alpha once"),
         ("marconi(alpha=1,)", "eviction takes names in lower case"),
     ],

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from random import Random
 
+from milepost.sim.replay.setup import parts_of
+from milepost.sim.replay.simulation import Simulation
 from milepost.sim.runs import RunResult, RunSpec
-from milepost.sim.setup import parts_of
-from milepost.sim.simulation import Simulation
 from milepost.sim.traces.block_tokens import BlockTokens, runs_of
 from milepost.sim.traces.trace import Trace, TraceRequest
 from tests.model_specs import SMALL

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 
 import pytest
@@ -166,15 +165,6 @@ def test_a_match_unit_that_is_the_traces_is_not_recommended() -> None:
     asked = recommend([make_result(trace_block=1, match_unit=64, block_size=32)], None, 400 * GB)
     assert {"--match-unit 64", "--block-size 32"} <= {*asked.flags}
     assert not any("knows tokens by" in note for note in asked.notes if "match unit" in note)
-
-
-def test_as_json_it_is_plain_and_small() -> None:
-    text = json.dumps(recommend(make_sweep(), make_sweep()[1], 400 * GB).as_object(), allow_nan=False)
-    fields = json.loads(text)
-    assert fields["best"]["policy"] == "adaptive"
-    assert fields["gain"]["over"] == "vllm (preset)"
-    assert fields["peers"][0]["engine"].startswith("vLLM")
-    assert "samples" not in fields["best"]
 
 
 def test_nearest_flags_of_other_engines() -> None:

@@ -36,6 +36,8 @@ class Adaptive:
         """The plan; of an output that the next turn will strip it keeps neither message ends nor the end."""
         wanted = [(position, Reason.TURN) for position in view.message_ends]
         wanted += branch_point(view)
+        if view.matched < view.left < view.num_tokens:  # the next to part there will find a state
+            wanted.append((view.left, Reason.BRANCH))
         wanted.append((view.num_prompt - 1, Reason.PROMPT_TAIL))
         return SnapshotPlan(
             points=points_of(view, wanted),

@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from milepost.prefix.eviction import Candidate
+from milepost.prefix.eviction import Candidate, Unlearning
 from milepost.prefix.nodes import Node, Snapshot
 
 __all__ = ["PathLru"]
@@ -18,7 +18,7 @@ __all__ = ["PathLru"]
 _SECONDS_A_TOKEN = 1e-10
 
 
-class PathLru:
+class PathLru(Unlearning):
     """The deepest snapshot of the path that was longest unused goes first."""
 
     steady = True
@@ -31,9 +31,6 @@ class PathLru:
     def worth(self, candidate: Candidate, now: float) -> float:  # noqa: ARG002  # the protocol's signature
         """When its path was used last, seconds; a little less the deeper it stands."""
         return candidate.used_at - _SECONDS_A_TOKEN * candidate.position
-
-    def written(self, candidate: Candidate, now: float) -> None:
-        """Nothing to learn: what a request writes is as recent as the path that it has refreshed."""
 
     def consumed(self, candidate: Candidate, now: float) -> None:
         """Refresh the snapshots above; the cache refreshes the consumed one."""

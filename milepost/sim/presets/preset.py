@@ -8,15 +8,12 @@ from typing import Protocol
 import msgspec
 
 from milepost.errors import ConfigError
-from milepost.memory.layout import Layout
-from milepost.memory.pool import PagePool
 from milepost.model_spec import ModelSpec
-from milepost.sim.flat_layout import FlatLayout
+from milepost.sim.replay.setup import MATCH_UNIT, Parts
 from milepost.sim.runs import RunSpec
-from milepost.sim.setup import MATCH_UNIT, Parts, pool_of
 from milepost.sim.traces.trace import Trace
 
-__all__ = ["Preset", "Sizes", "layout_and_pool", "number_of", "sizes_of"]
+__all__ = ["Preset", "Sizes", "number_of", "sizes_of"]
 
 _OPTION = "preset"
 
@@ -67,19 +64,6 @@ def sizes_of(spec: RunSpec, trace: Trace) -> Sizes:
         match_unit=max(spec.match_unit, whole) or MATCH_UNIT,
         block_size=spec.block_size or whole or spec.match_unit or MATCH_UNIT,
     )
-
-
-def layout_and_pool(budget_bytes: int | None, layout: Layout) -> tuple[Layout, PagePool]:
-    """`layout` and the pool of a budget; without one a layout of small states, which take less time."""
-    pool = pool_of(budget_bytes, layout)
-    if budget_bytes is not None:
-        return layout, pool
-    flat = FlatLayout(
-        block_size=layout.block_size,
-        page_bytes=layout.page_bytes,
-        pages_per_state=min(layout.pages_per_state, 1),
-    )
-    return flat, pool
 
 
 def number_of(preset: str, key: str, text: str, low: float, high: float) -> float:

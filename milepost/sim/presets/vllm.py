@@ -7,9 +7,9 @@ from milepost.memory.aligned import aligned_layout
 from milepost.model_spec import ModelSpec
 from milepost.prefix.eviction import Lru
 from milepost.sim.presets.block_ends import ChunkEnds
-from milepost.sim.presets.preset import layout_and_pool, sizes_of
+from milepost.sim.presets.preset import sizes_of
+from milepost.sim.replay.setup import Parts, layout_and_pool
 from milepost.sim.runs import RunSpec
-from milepost.sim.setup import Parts
 from milepost.sim.traces.trace import Trace
 
 __all__ = ["Vllm"]

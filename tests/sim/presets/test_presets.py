@@ -7,10 +7,10 @@ from collections import OrderedDict
 import pytest
 
 from milepost.errors import ConfigError
-from milepost.sim.endless_pool import EndlessPool
 from milepost.sim.presets import PRESETS, explain_preset, find_preset
+from milepost.sim.replay.endless_pool import EndlessPool
+from milepost.sim.replay.simulation import Simulation
 from milepost.sim.runs import RequestOutcome, RunResult, RunSpec
-from milepost.sim.simulation import Simulation
 from milepost.sim.traces.block_tokens import BlockTokens
 from milepost.sim.traces.trace import Trace, TraceRequest
 from tests.model_specs import SMALL

@@ -6,12 +6,12 @@ import msgspec
 import pytest
 
 from milepost.prefix.eviction import Candidate, Lru
-from milepost.sim.cost import StepWork
+from milepost.sim.cost.step_work import StepWork
 from milepost.sim.presets import find_preset
 from milepost.sim.presets.slots import SlotCache
+from milepost.sim.replay.setup import parts_of
+from milepost.sim.replay.simulation import Simulation
 from milepost.sim.runs import RequestOutcome, RunSpec
-from milepost.sim.setup import parts_of
-from milepost.sim.simulation import Simulation
 from tests.model_specs import SMALL
 from tests.sim.block_traces import random_trace
 

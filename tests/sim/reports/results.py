@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from milepost.sim.replay.watch import depth_edges
 from milepost.sim.runs import Percentiles, RunResult, Sample
-from milepost.sim.watch import depth_edges
 
 __all__ = ["GB", "make_result", "make_sweep"]
 

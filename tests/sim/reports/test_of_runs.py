@@ -12,16 +12,16 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from milepost.sim.cost import StepWork
+from milepost.sim.cost.step_work import StepWork
 from milepost.sim.recommend import recommend
+from milepost.sim.replay.setup import parts_of
+from milepost.sim.replay.simulation import Simulation
 from milepost.sim.reports import table, to_json, write_csv
 from milepost.sim.reports.html import to_html
 from milepost.sim.reports.labels import Names
 from milepost.sim.reports.looks import Look, looks_of
 from milepost.sim.reports.plots import front
 from milepost.sim.runs import RunResult, RunSpec
-from milepost.sim.setup import parts_of
-from milepost.sim.simulation import Simulation
 from tests.model_specs import SMALL
 from tests.sim.block_traces import random_trace
 from tests.sim.reports.results import make_result

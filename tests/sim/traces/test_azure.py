@@ -8,9 +8,9 @@ import pytest
 
 from milepost.config_json import read_model_spec
 from milepost.errors import ConfigError, TraceError
+from milepost.sim.replay.setup import parts_of
+from milepost.sim.replay.simulation import Simulation
 from milepost.sim.runs import RunSpec
-from milepost.sim.setup import parts_of
-from milepost.sim.simulation import Simulation
 from milepost.sim.traces.stats import stats_of
 from milepost.sim.traces.trace import Trace
 from tests.sim.traces.files import ids_of, read

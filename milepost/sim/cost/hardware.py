@@ -1,0 +1,173 @@
+"""Descriptions of hardware: what one device can do at best, and what share of that is assumed to be reached.
+
+Each is a JSON file under ``milepost/assets/hardware``, with its sources and their date; a user's own file has
+the same fields. Figures are of one device, without sparsity, bandwidths of one direction.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from pathlib import Path
+
+import msgspec
+
+from milepost.error_text import nearest
+from milepost.errors import ConfigError
+
+__all__ = ["Efficiency", "Hardware", "PeakFlops", "find_hardware", "hardware_names", "is_path", "read_json"]
+
+_FOLDER = Path(__file__).parents[2] / "assets" / "hardware"
+
+
+class PeakFlops(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Peak FLOP/s of dense matrix products by the operands' dtype; None where there is no such unit."""
+
+    bf16: float
+    fp8: float | None = None
+    fp4: float | None = None
+
+
+class Efficiency(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Shares of the peak that are reached, 0 < share <= 1: assumptions, not measurements.
+
+    Attributes:
+        compute: of the FLOP/s, in matrix products.
+        attention: of the FLOP/s, in attention, whose softmax waits between two products.
+        recurrence: of the FLOP/s, in the chunked KDA recurrence, whose products are small and in order.
+        memory: of the memory bandwidth.
+        network: of the interconnect's bandwidth.
+    """
+
+    compute: float = 0.7
+    attention: float = 0.5
+    recurrence: float = 0.25
+    memory: float = 0.8
+    network: float = 0.7
+
+
+class Hardware(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="hardware"
+):
+    """One device and its links.
+
+    Attributes:
+        name: how it is asked for.
+        title: what it is.
+        peak_flops: FLOP/s by dtype.
+        memory_bytes: of the device.
+        memory_bytes_per_second: peak bandwidth.
+        interconnect_bytes_per_second: to the others of its domain, of one direction.
+        interconnect_latency_seconds: of one collective operation inside the domain.
+        domain_devices: devices of one such domain, 1 where there is none.
+        scale_out_bytes_per_second: beyond the domain, of one direction.
+        scale_out_latency_seconds: of one collective operation beyond the domain.
+        kernel_seconds: from the start of one kernel to that of the next, when both have nothing to do.
+        step_seconds: what the host adds to a step.
+        efficiency: what share of the peaks is reached.
+        sources: where the figures are from.
+        date: of the figures, YYYY-MM or YYYY-MM-DD.
+        notes: what else a reader must know.
+
+    Raises:
+        ConfigError: a figure that is not positive and finite, or a share above 1.
+    """
+
+    name: str
+    title: str
+    peak_flops: PeakFlops
+    memory_bytes: int
+    memory_bytes_per_second: float
+    interconnect_bytes_per_second: float
+    interconnect_latency_seconds: float
+    domain_devices: int
+    scale_out_bytes_per_second: float
+    scale_out_latency_seconds: float
+    kernel_seconds: float
+    step_seconds: float
+    efficiency: Efficiency = Efficiency()
+    sources: tuple[str, ...]
+    date: str
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for path, value in _figures(self):
+            if not (math.isfinite(value) and value > 0):
+                raise ConfigError(
+                    f"{path} of hardware {self.name!r} must be above 0 and finite. Given: {value}."
+                )
+        for name, share in msgspec.structs.asdict(self.efficiency).items():
+            if share > 1:
+                raise ConfigError(
+                    f"efficiency.{name} of hardware {self.name!r} must be at most 1. Given: {share}."
+                )
+        if not self.name or not self.sources or not self.date:
+            raise ConfigError(f"Hardware {self.name!r} must have a name, sources and a date of its figures.")
+
+
+def hardware_names() -> tuple[str, ...]:
+    """Names of the descriptions that come with Milepost."""
+    return tuple(sorted(path.stem for path in _FOLDER.glob("*.json")))
+
+
+def find_hardware(name: str) -> Hardware:
+    """A description by its name, in any case, or by the path of a JSON file.
+
+    Raises:
+        ConfigError: no such name (with the nearest match and the list) or file, or a file that is wrong.
+    """
+    if is_path(name):
+        return _parse(Path(name))
+    known = hardware_names()
+    if name.lower() not in known:
+        raise ConfigError(
+            f"Hardware must be one of {', '.join(known)}, or the path of a JSON file. "
+            f"Given: {name!r}.{nearest(name, known)}"
+        )
+    return _shipped(name.lower())
+
+
+@cache
+def _shipped(name: str) -> Hardware:
+    return _parse(_FOLDER / f"{name}.json")
+
+
+def is_path(name: str) -> bool:
+    """Whether hardware is named by a file."""
+    return name.endswith(".json") or Path(name).is_file()
+
+
+def read_json(path: Path) -> bytes:
+    """Content of a file that the user named.
+
+    Raises:
+        ConfigError: it can't be read.
+    """
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path} can't be read: {error.strerror}. Name a JSON file that exists.") from None
+
+
+def _parse(path: Path) -> Hardware:
+    content = read_json(path)
+    try:
+        return msgspec.json.decode(content, type=Hardware)
+    except ConfigError as error:  # a figure that can't be
+        raise ConfigError(f"{path}: {error}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is no description of hardware: {error}.") from None
+
+
+def _figures(hardware: Hardware) -> list[tuple[str, float]]:
+    """Every figure of it with its name."""
+    found: list[tuple[str, float]] = []
+    for prefix, owner in (
+        ("", hardware),
+        ("peak_flops.", hardware.peak_flops),
+        ("efficiency.", hardware.efficiency),
+    ):
+        for name, value in msgspec.structs.asdict(owner).items():
+            if isinstance(value, int | float):
+                found.append((prefix + name, value))
+    return found

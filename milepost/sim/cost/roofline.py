@@ -1,0 +1,252 @@
+"""A step's time from a model and hardware: each part takes the longer of its FLOPs and its bytes (roofline).
+
+`milepost.sim.cost.part_work` says what each part of a rank computes and moves, with the formulas;
+`Hardware` how fast that goes. Parts run one after the other. ``docs/cost-model.md`` lists what is not
+modelled.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from milepost.error_text import printable
+from milepost.errors import ConfigError
+from milepost.model_spec import ModelSpec
+from milepost.sim.cost.hardware import Hardware
+from milepost.sim.cost.part_weights import EXPERTS, rank_weight_bytes
+from milepost.sim.cost.part_work import (
+    ATTENTION,
+    COLLECTIVES,
+    HEAD_PART,
+    LAUNCHES,
+    RECURRENCE,
+    PartWork,
+    RankSizes,
+    StepParts,
+)
+from milepost.sim.cost.step_work import StepWork
+
+__all__ = ["PartCost", "RooflineCost", "check_parallel"]
+
+_MOST_REMEMBERED = 1 << 16
+
+
+class PartCost(msgspec.Struct, frozen=True, kw_only=True):
+    """What one part of a step comes to, on one rank.
+
+    Attributes:
+        name: of the part.
+        flops: floating-point operations.
+        bytes: read and written in memory; of collectives, sent over the links.
+        seconds: what it takes.
+        bound: what decides that: "compute", "memory", "network" or "latency".
+    """
+
+    name: str
+    flops: float
+    bytes: float
+    seconds: float
+    bound: str
+
+
+class RooflineCost:
+    """The roofline of one rank; satisfies `milepost.sim.cost.step_work.CostModel`.
+
+    A `StepWork` is that of one group of `tensor_parallel` ranks. With `data_parallel` groups beside each
+    other, which share the routed experts among all their ranks, every group is taken to be as busy.
+
+    Args:
+        hardware: the devices.
+        model: the model.
+        tensor_parallel: ranks that share the heads of one sequence.
+        data_parallel: such groups; they share the experts.
+        kv_itemsize: bytes of a cached KV element.
+        page_bytes: of a page of the rank, which a copy moves; 0 for a block of 64 tokens.
+        state_itemsize: bytes of an element of the recurrent matrices.
+
+    Raises:
+        ConfigError: `tensor_parallel` does not divide the heads, or a number is below 1.
+    """
+
+    def __init__(
+        self,
+        hardware: Hardware,
+        model: ModelSpec,
+        *,
+        tensor_parallel: int = 1,
+        data_parallel: int = 1,
+        kv_itemsize: int = 2,
+        page_bytes: int = 0,
+        state_itemsize: int = 4,
+    ) -> None:
+        check_parallel(model, tensor_parallel, data_parallel)
+        self.hardware = hardware
+        self.sizes = RankSizes(
+            tensor_parallel=tensor_parallel,
+            data_parallel=data_parallel,
+            kv_itemsize=kv_itemsize,
+            page_bytes=page_bytes,
+            state_itemsize=state_itemsize,
+        )
+        self.devices = tensor_parallel * data_parallel
+        self.weight_bytes = rank_weight_bytes(model, tensor_parallel, self.devices)
+        self._parts = StepParts(model, self.sizes)
+        self._packed = model.mxfp4_group is not None
+        self._remembered: dict[int, float] = {}
+        self._coefficients = self._precompute()
+
+    @property
+    def name(self) -> str:
+        """Hardware, and how many of it in which arrangement."""
+        name = printable(self.hardware.name)
+        if self.devices == 1:
+            return name
+        return f"{self.devices} x {name} (TP{self.sizes.tensor_parallel} x DP{self.sizes.data_parallel})"
+
+    def seconds(self, work: StepWork) -> float:
+        """Of one step; the sum of `breakdown`'s parts."""
+        tokens, context, pairs = work.tokens, work.context, work.pairs
+        fixed = self._remembered.get(tokens)
+        if fixed is None:
+            fixed = self._remember(tokens)
+        # fmt: off
+        (rec_flop, rec_row, rec_tok,
+         ab_tok_f, ab_pair_f, ab_ctx_b, ab_tok_b,
+         ex_ctx_f, ex_pair_f, ex_ctx_b, ex_tok_b,
+         head_flop, head_byte, head_tok, snapshot, copy) = self._coefficients
+        # fmt: on
+        recurrence = max(tokens * rec_flop, work.rows * rec_row + tokens * rec_tok)
+        absorbed = max(tokens * ab_tok_f + pairs * ab_pair_f, context * ab_ctx_b + tokens * ab_tok_b)
+        expanded = max(context * ex_ctx_f + pairs * ex_pair_f, context * ex_ctx_b + tokens * ex_tok_b)
+        total = fixed + recurrence + min(absorbed, expanded)
+        total += work.snapshots * snapshot + work.copied_pages * copy
+        if sampled := work.sampled:
+            total += max(sampled * head_flop, head_byte + sampled * head_tok)
+        return total
+
+    def breakdown(self, work: StepWork) -> tuple[PartCost, ...]:
+        """What each part of a step comes to; parts that the model lacks are left out."""
+        parts = [self._cost(part) for part in self._parts.by_tokens(work.tokens)]
+        parts.append(self._cost(self._parts.recurrence(work.tokens, work.rows)))
+        parts.append(min(map(self._cost, self._parts.attention(work)), key=lambda cost: cost.seconds))
+        if work.sampled:
+            parts.append(self._cost(self._parts.head(work.sampled)))
+        parts.append(self._cost(self._parts.snapshots(work.snapshots)))
+        parts.append(self._cost(self._parts.copies(work.copied_pages)))
+        parts.append(self._collectives(work.tokens))
+        parts.append(self._launches())
+        return tuple(parts)
+
+    # -- times of parts -------------------------------------------------------------------------
+
+    def _rates(self, name: str) -> tuple[float, float]:
+        """FLOP/s and bytes/s that a part reaches."""
+        hardware, share = self.hardware, self.hardware.efficiency
+        peak = hardware.peak_flops
+        flops = peak.bf16 * share.compute
+        if name == EXPERTS and self._packed and peak.fp4 is not None:
+            # MXFP4 weights with MXFP8 activations run at the FP8 rate; without FP4 units they are
+            # unpacked to bf16.
+            flops = (peak.fp8 or peak.bf16) * share.compute
+        elif name == ATTENTION:
+            flops = peak.bf16 * share.attention
+        elif name == RECURRENCE:
+            flops = peak.bf16 * share.recurrence
+        return flops, hardware.memory_bytes_per_second * share.memory
+
+    def _cost(self, part: PartWork) -> PartCost:
+        flops_rate, bytes_rate = self._rates(part.name)
+        compute, memory = part.flops / flops_rate, part.bytes / bytes_rate
+        return PartCost(
+            name=part.name,
+            flops=part.flops,
+            bytes=part.bytes,
+            seconds=max(compute, memory),
+            bound="compute" if compute > memory else "memory",
+        )
+
+    def _collectives(self, tokens: int) -> PartCost:
+        """Bytes over the link that is crossed, and a latency for each operation."""
+        hardware = self.hardware
+        waiting = sending = sent = 0.0
+        for kind in self._parts.collectives(tokens):
+            bandwidth, latency = hardware.interconnect_bytes_per_second, hardware.interconnect_latency_seconds
+            if kind.ranks > hardware.domain_devices:
+                bandwidth = min(bandwidth, hardware.scale_out_bytes_per_second)
+                latency = max(latency, hardware.scale_out_latency_seconds)
+            sent += kind.bytes
+            waiting += kind.operations * latency
+            sending += kind.bytes / (bandwidth * hardware.efficiency.network)
+        return PartCost(
+            name=COLLECTIVES,
+            flops=0.0,
+            bytes=sent,
+            seconds=waiting + sending,
+            bound="latency" if waiting >= sending else "network",
+        )
+
+    def _launches(self) -> PartCost:
+        seconds = self.hardware.step_seconds + self._parts.kernels * self.hardware.kernel_seconds
+        return PartCost(name=LAUNCHES, flops=0.0, bytes=0.0, seconds=seconds, bound="latency")
+
+    # -- the quick way --------------------------------------------------------------------------
+
+    def _remember(self, tokens: int) -> float:
+        """Everything that depends on the number of tokens alone, which few steps differ in."""
+        if len(self._remembered) >= _MOST_REMEMBERED:
+            self._remembered.clear()
+        seconds = sum(self._cost(part).seconds for part in self._parts.by_tokens(tokens))
+        seconds += self._collectives(tokens).seconds + self._launches().seconds
+        self._remembered[tokens] = seconds
+        return seconds
+
+    def _precompute(self) -> tuple[float, ...]:
+        """Seconds for each unit of work, in the order in which `seconds` takes them."""
+        parts = self._parts
+        recurrent_flops, memory = self._rates(RECURRENCE)
+        attention_flops, _ = self._rates(ATTENTION)
+        head_flops, _ = self._rates(HEAD_PART)
+        recurrence = [
+            parts.recurrence(1, 0).flops / recurrent_flops,
+            parts.recurrence(0, 1).bytes / memory,
+            parts.recurrence(1, 0).bytes / memory,
+        ]
+        none = StepWork(tokens=0, rows=0, sampled=0, context=0, pairs=0)
+        token, context, pair = (
+            parts.attention(msgspec.structs.replace(none, **{name: 1}))
+            for name in ("tokens", "context", "pairs")
+        )
+        absorbed = [token[0].flops, pair[0].flops, context[0].bytes, token[0].bytes]
+        expanded = [context[1].flops, pair[1].flops, context[1].bytes, token[1].bytes]
+        attention = [
+            value / rate
+            for form in (absorbed, expanded)
+            for value, rate in zip(form, (attention_flops,) * 2 + (memory,) * 2, strict=True)
+        ]
+        one, two = parts.head(1), parts.head(2)
+        head = [
+            one.flops / head_flops,
+            (2 * one.bytes - two.bytes) / memory,
+            (two.bytes - one.bytes) / memory,
+        ]
+        extra = [parts.snapshots(1).bytes / memory, parts.copies(1).bytes / memory]
+        return (*recurrence, *attention, *head, *extra)
+
+
+def check_parallel(model: ModelSpec, tensor_parallel: int, data_parallel: int) -> None:
+    """Refuse ranks that can't divide a model.
+
+    Raises:
+        ConfigError: `tensor_parallel` does not divide the heads, or a number is below 1.
+    """
+    for name, value in (("tensor_parallel", tensor_parallel), ("data_parallel", data_parallel)):
+        if value < 1:
+            raise ConfigError(f"{name} must be at least 1. Given: {value}.")
+    heads = (model.kda.num_heads, model.mla.num_heads)
+    if any(count % tensor_parallel for count in heads):
+        fitting = [n for n in range(1, min(heads) + 1) if not any(count % n for count in heads)]
+        near = min(fitting, key=lambda n: abs(n - tensor_parallel))
+        raise ConfigError(
+            f"tensor_parallel must divide the model's {heads[0]} KDA and {heads[1]} MLA heads. "
+            f"Given: {tensor_parallel}. The nearest that does: {near}."
+        )
