@@ -158,7 +158,8 @@ def test_a_process_that_dies_is_told(trace: Trace) -> None:
 
 
 def test_more_processes_than_there_can_be(trace: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
-    start, started = processes._start, []
+    start = processes._start
+    started: list[object] = []
 
     def start_two(*arguments: Any) -> object:
         if len(started) == 2:
