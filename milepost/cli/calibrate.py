@@ -26,6 +26,7 @@ from milepost.machine import processor_name
 from milepost.memory.named_layout import named_layout
 from milepost.memory.sizing import resolve
 from milepost.sim.cost.calibration import (
+    TRUSTED_ERROR,
     Calibration,
     Coefficients,
     fit,
@@ -114,6 +115,7 @@ def calibrate(
     content = msgspec.json.format(msgspec.json.encode(found), indent=2)
     with replacing(out) as file:
         file.write(content + b"\n")
+    print_notes(_doubts(found))
     if as_json:
         click.echo(content)
         return
@@ -171,7 +173,7 @@ def _engine(config: EngineConfig, resolved: ResolvedConfig) -> dict[str, str | i
 def _points_table(found: Calibration) -> Table:
     table = Table(title=escape(printable(f"{found.model} on {found.machine}")), title_justify="left")
     table.add_column("step")
-    for name in ("measured ms", "predicted ms", "error", ""):
+    for name in ("measured ms", "predicted ms", "error", "use"):
         table.add_column(name, justify="right")
     for point in found.points:
         predicted = predict(found.coefficients, point.work)
@@ -180,7 +182,7 @@ def _points_table(found: Calibration) -> Table:
             f"{point.seconds * 1e3:.3f}",
             f"{predicted * 1e3:.3f}",
             f"{predicted / point.seconds - 1:+.0%}",
-            "" if point.fitted else "check",
+            "fit" if point.fitted else "check",
         )
     return table
 
@@ -199,3 +201,16 @@ def _summary(found: Calibration, out: Path) -> str:
         "" if found.checked_error is None else f", {found.checked_error:.0%} on those left out of the fit"
     )
     return f"Mean error {found.fitted_error:.0%} on the fitted steps{checked}. Written to {out}."
+
+
+def _doubts(found: Calibration) -> list[str]:
+    """Whether the file should be used at all."""
+    worst = found.worst_error
+    if worst <= TRUSTED_ERROR:
+        return []
+    doubt = (
+        f"A mean error of {worst:.0%} is more than {TRUSTED_ERROR:.0%}: times of this file can't be trusted."
+    )
+    return [
+        f"{doubt} Most likely the machine was busy: measure again when it is idle, or with more --repeats."
+    ]

@@ -25,7 +25,8 @@ from milepost.sim.sweep.grid import GridOptions, grid, parse_present
 
 __all__ = ["default_budgets", "simulate"]
 
-DEFAULT_PRESETS = ("vllm", "sglang", "marconi", "unlimited")
+DEFAULT_PRESETS = ("vllm(retention=0)", "sglang", "marconi", "unlimited")
+"""vLLM's retention is what it does unless told otherwise; see docs/presets.md."""
 DEFAULT_STATES = (450, 1800)
 """What the default budgets hold, in states: for Kimi K3 they are 200 and 800 GB."""
 
@@ -37,8 +38,8 @@ DEFAULT_STATES = (450, 1800)
         "milepost simulate trace.jsonl.gz",
         "milepost simulate trace.jsonl --model kimi-k3 --budget 200GB,400GB,unlimited \\",
         "    --policy 'turns+branch,every(2048)',adaptive --eviction value,lru --html report.html",
-        "milepost simulate trace.jsonl --budget 400GB --preset vllm,sglang --policy adaptive \\",
-        "    --recommend --present preset=vllm",
+        "milepost simulate trace.jsonl --budget 400GB --preset sglang --policy adaptive \\",
+        "    --recommend --present 'preset=vllm(retention=0)'",
         "milepost simulate trace.jsonl --queueing --tp 8 --budget 40GB --ttft-limit 1 --json | jq .",
         "milepost simulate chats.jsonl --tokenizer path/to/checkpoint --warm-up 0.1",
         "milepost simulate --list-presets",

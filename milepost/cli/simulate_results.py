@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -12,7 +14,7 @@ import msgspec
 from milepost.cli.per_request import PerRequestFile
 from milepost.cli.simulate_options import Outputs
 from milepost.cli.sweep_progress import sweep_bar
-from milepost.cli.terminal import notes, print_notes, results, write
+from milepost.cli.terminal import notes, print_notes, print_table, results, write
 from milepost.cli.trace_options import open_trace
 from milepost.sim.presets.names import PRESETS, explain_preset
 from milepost.sim.recommend import Recommendation, recommend
@@ -25,6 +27,10 @@ from milepost.sim.traces.options import TraceOptions
 from milepost.sim.traces.trace import Trace
 
 __all__ = ["Job", "run_job", "show_presets"]
+
+_OVERLOAD = 1.25
+_LEAST_TRACE = 60.0
+"""Seconds: in a shorter trace the last request alone may take long enough to look like a queue."""
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,9 +75,9 @@ def run_job(job: Job) -> None:
     found = _run(job, specs, trace)
     seconds = time.perf_counter() - started
     today = [result for spec, result in zip(specs, found, strict=True) if spec in present]
-    print_notes(_refusals(specs, found))
+    print_notes([*_refusals(specs, found), *_overloads(specs, found, trace.seconds)])
     _show(job, found, today, seconds)
-    _write(job.outputs, found)
+    _write(job.outputs, found, today)
 
 
 def _about_units(specs: Sequence[RunSpec], trace: Trace) -> list[str]:
@@ -79,7 +85,10 @@ def _about_units(specs: Sequence[RunSpec], trace: Trace) -> list[str]:
         return []
     blocks = f"{trace.name} tells tokens apart by blocks of {trace.block_size}"
     return [
-        f"{blocks}: a smaller match unit can hit more than is shown here, by less than a block a request."
+        (
+            f"{blocks}: a smaller match unit can hit more than is shown here, by less than a block a "
+            "request. Rows that differ in it alone come out equal: one such unit is enough."
+        )
     ]
 
 
@@ -94,6 +103,27 @@ def _refusals(specs: Sequence[RunSpec], found: Sequence[RunResult]) -> list[str]
         (
             f"{len(refused)} of {len(found)} points refused requests that can never fit their budget, up to "
             f"{refused[most]:,} ({most}). They are not counted, so such points don't compare with others."
+        )
+    ]
+
+
+def _overloads(specs: Sequence[RunSpec], found: Sequence[RunResult], seconds: float) -> list[str]:
+    """Of points with queueing: whether the queue grew without end, so that times show its length alone."""
+    late = {
+        point_name(spec): result.seconds / seconds
+        for spec, result in zip(specs, found, strict=True)
+        if result.queueing and seconds >= _LEAST_TRACE and result.seconds > _OVERLOAD * seconds
+    }
+    if not late:
+        return []
+    most = max(late, key=lambda name: late[name])
+    slower = math.ceil(1.2 * late[most])
+    return [
+        (
+            f"{len(late)} of {len(found)} points took up to {late[most]:.1f} times as long as the arrivals "
+            f"({most}): one replica can't keep up with this load, and times show how its queue grows. Spread "
+            f"arrivals as if over more replicas, with a --time-scale {slower} times as large, or give other "
+            "--hardware."
         )
     ]
 
@@ -122,8 +152,7 @@ def _show(job: Job, found: Sequence[RunResult], today: Sequence[RunResult], seco
     if job.outputs.on_stdout:
         write(to_json(found))
     else:
-        console = results()
-        console.print(table(found, today[0] if today else None, width=console.width))
+        print_table(table(found, today[0] if today else None, width=results().width))
     if job.recommends:
         text = "\n".join(recommendation.text() for recommendation in _recommendations(found, today))
         if job.outputs.on_stdout:
@@ -145,7 +174,7 @@ def _recommendations(found: Sequence[RunResult], today: Sequence[RunResult]) -> 
     ]
 
 
-def _write(outputs: Outputs, found: Sequence[RunResult]) -> None:
+def _write(outputs: Outputs, found: Sequence[RunResult], today: Sequence[RunResult]) -> None:
     if outputs.json is not None and not outputs.on_stdout:
         save(Path(outputs.json), to_json(found).encode())
     if outputs.csv is not None:
@@ -153,7 +182,8 @@ def _write(outputs: Outputs, found: Sequence[RunResult]) -> None:
     if outputs.parquet is not None:
         write_parquet(found, outputs.parquet)
     if outputs.html is not None:
-        write_html(found, outputs.html)
+        command = shlex.join(["milepost", *sys.argv[1:]])
+        write_html(found, outputs.html, command=command, present=today[0] if today else None)
 
 
 def show_presets() -> None:

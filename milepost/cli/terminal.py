@@ -27,6 +27,7 @@ __all__ = [
     "open_missing_streams",
     "print_error",
     "print_notes",
+    "print_table",
     "progress_bar",
     "results",
     "write",
@@ -52,6 +53,17 @@ def results() -> Console:
     if not console.is_terminal:
         console.width = 200
     return console
+
+
+def print_table(table: Table) -> None:
+    """A table on stdout; in a pipe without the blanks that would fill its lines up."""
+    console = results()
+    if console.is_terminal:
+        console.print(table)
+        return
+    with console.capture() as captured:
+        console.print(table)
+    write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
 
 
 def print_error(message: str) -> None:

@@ -11,7 +11,7 @@ import msgspec
 from rich.table import Table
 
 from milepost.cli.options import examples
-from milepost.cli.terminal import figures_table, print_notes, results, write
+from milepost.cli.terminal import figures_table, print_notes, print_table, write
 from milepost.cli.trace_options import open_trace, take_trace_options, trace_options
 from milepost.errors import ConfigError
 
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from milepost.sim.traces.stats import Spread, TraceStats
 
 __all__ = ["convert", "stats", "trace"]
+
+_FEW = 10
+"""Below this a mean is told to a tenth: 2.5 requests of a session are not 2."""
 
 
 @click.group(
@@ -58,9 +61,8 @@ def stats(*, file: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401
     if as_json:
         write(msgspec.json.encode(found).decode(), end="\n")
         return
-    console = results()
     for table in _tables(found):
-        console.print(table)
+        print_table(table)
     print_notes(found.notes)
 
 
@@ -141,5 +143,6 @@ def _spreads(found: TraceStats) -> Table:
     for name, spread in rows:
         if spread is not None:
             figures = (spread.mean, spread.p50, spread.p90, spread.p99, spread.max)
-            table.add_row(name, *(f"{figure:,.0f}" for figure in figures))
+            mean = f"{spread.mean:,.1f}" if spread.mean < _FEW else f"{spread.mean:,.0f}"
+            table.add_row(name, mean, *(f"{figure:,.0f}" for figure in figures[1:]))
     return table

@@ -232,28 +232,28 @@ class PrefixCache:
             trail.source = None
 
     def due(self, trail: Trail, begin: int, end: int, tokens: Sequence[int]) -> list[PlannedSnapshot]:
-        """The snapshots that computing the tokens from `begin` to `end` shall leave and that aren't there."""
-        if end < trail.next_due:
-            return []
+        """The snapshots that computing the tokens from `begin` to `end` shall leave."""
         due = trail.due(begin, end)
         if due:
             trail.chain.extend(tokens)
-        return [planned for planned in due if not self._stands(trail, tokens, planned.position)]
+        return due
 
     def make_room(self, count: int) -> bool:
         """Evict until `count` pages are free; False, and nothing has changed, when that can't be."""
         return self.evictor.make_room(count)
 
-    def room_for_snapshot(self, planned: PlannedSnapshot) -> bool:
-        """Make room for one more snapshot, if it is worth that.
+    def room_for_snapshot(self, trail: Trail, tokens: Sequence[int], planned: PlannedSnapshot) -> bool:
+        """Make room for one more snapshot, if it is worth that; none for one that stands there already.
 
         Spare ones only use what is free anyway, or take the place of older ones of no coarser grid.
         """
-        count = self._pages_per_state
-        spare = planned.reason is Reason.SPARE
-        room = self.evictor.thin(planned.position, count) if spare else self.make_room(count)
-        if not room:
-            self._counts.snapshots_skipped += 1
+        count, spare = self._pages_per_state, planned.reason is Reason.SPARE
+        room = not spare or self.evictor.may_thin(planned.position, count)  # a full pool refuses very many
+        if room and self._stands(trail, tokens, planned.position):
+            return False
+        if room:
+            room = self.evictor.thin(planned.position, count) if spare else self.make_room(count)
+        self._counts.snapshots_skipped += not room
         return room
 
     def publish(self, trail: Trail, tokens: Sequence[int], computed: int, block_table: Sequence[int]) -> None:

@@ -95,6 +95,12 @@ class Evictor:
             self.note(snapshot)
         return True
 
+    def may_thin(self, position: int, count: int) -> bool:
+        """Whether `thin` has anything to begin with."""
+        if self._pool.num_free >= count:
+            return True
+        return bool(self._spares) and self._spares[0][0] <= _density(position)
+
     def thin(self, position: int, count: int) -> bool:
         """Free `count` pages for a spare snapshot at `position`, at the cost of other spare ones alone.
 
@@ -102,13 +108,9 @@ class Evictor:
         prompt that outgrows memory spread over all of it, densely only behind, and new prompts get theirs in
         place of old ones. Bare KV stays: it shows where the next prompt leaves it.
         """
-        density, free = _density(position), self._pool.num_free
-        hopeless = not self._spares or self._spares[0][0] > density
-        if free >= count or hopeless:
-            return free >= count
         pinned: list[Snapshot] = []
         while self._pool.num_free < count:
-            if not self._drop_spare(pinned, density):
+            if not self._drop_spare(pinned, _density(position)):
                 break
         for snapshot in pinned:
             self.note(snapshot)

@@ -67,6 +67,7 @@ class UnitTree:
         self._nodes: dict[Key, Node] = {}
         # Leaves without a snapshot that nobody holds ("bare"): nothing can resume there, so they go first.
         self._bare: dict[Node, None] = {}
+        self._tables: dict[Node, list[int]] = {}
         self.num_kv_pages = 0
 
     # -- looking up -------------------------------------------------------------------------------
@@ -133,14 +134,8 @@ class UnitTree:
         Costs time for these blocks alone.
         """
         block_size = self._block_size
-        if not self._match_unit % block_size:  # no two nodes name the same block
-            parts: list[tuple[int, ...]] = []
-            step = node
-            while step.parent is not None and step.position > first_block * block_size:
-                parts.append(step.pages)
-                step = step.parent
-            table = [page for pages in reversed(parts) for page in pages]
-            return table[max(0, first_block - step.position // block_size) :]
+        if not self._match_unit % block_size and not first_block:
+            return self._table_by_units(node)
         table = [0] * -(-node.position // block_size)
         missing = len(table)  # the blocks from here on are known
         start = missing * block_size
@@ -152,6 +147,23 @@ class UnitTree:
                 missing, start = first, first * block_size
             step, above = above, above.parent
         return table[first_block:]
+
+    def _table_by_units(self, node: Node) -> list[int]:
+        """As `block_table` where units are whole blocks: no two nodes name the same one, and units no other.
+
+        A conversation asks for its whole path turn after turn, so the table wanders down it.
+        """
+        parts: list[tuple[int, ...]] = []
+        step = node
+        while step.parent is not None and step not in self._tables:
+            parts.append(step.pages)
+            step = step.parent
+        known = self._tables.get(step, [])
+        table = [*known, *(page for pages in reversed(parts) for page in pages)]
+        if parts and self.unit_of(node) is node:
+            self._tables.pop(step, None)
+            self._tables[node] = table
+        return table[:]
 
     def path_snapshots(self, node: Node, chain: Keys, tokens: Sequence[int]) -> list[Snapshot]:
         """Every snapshot on the path to `node`, ascending."""
@@ -312,11 +324,6 @@ class UnitTree:
 
     # -- shrinking --------------------------------------------------------------------------------
 
-    @property
-    def has_bare(self) -> bool:
-        """Whether there is a leaf on which nothing stands."""
-        return bool(self._bare)
-
     def drop_bare(self) -> Node | None:
         """Forget one leaf on which nothing stands and let its pages go; None when there is none."""
         if not self._bare:
@@ -330,6 +337,7 @@ class UnitTree:
         if parent is None or node.holds or node.snapshot is not None or not node.is_leaf:
             raise InvariantError(f"{node!r} is needed and can't be removed")
         del self._nodes[node.key]
+        self._tables.pop(node, None)
         self.num_kv_pages -= self._pool.drop(node.pages)
         if parent.tails is not None and parent.tails.pop(node.key, None) is not None:
             parent.tails = parent.tails or None
@@ -356,6 +364,10 @@ class UnitTree:
             below.setdefault(node.parent or self.root, []).append(node)
         for node in (self.root, *self._nodes.values()):
             self._check_below(node, below.get(node, []))
+        for node, table in self._tables.items():
+            named = [page for step in reversed([*node.up()]) for page in step.pages]
+            if node.key not in self._nodes or table != named:
+                raise InvariantError(f"the table of {node!r} is not that of its path")
 
     def _check_node(self, key: Key, node: Node) -> None:
         parent = node.parent

@@ -129,7 +129,10 @@ class Lives:
         # Spare ones take what the others leave: once ordered, they can't be evicted for them.
         due.sort(key=_is_spare)
         for snapshot, sequence in due:
-            pages = pages_of(sequence).order_snapshot() if cache.room_for_snapshot(snapshot) else None
+            assert sequence.trail is not None
+            if not cache.room_for_snapshot(sequence.trail, sequence.tokens, snapshot):
+                continue
+            pages = pages_of(sequence).order_snapshot()
             if pages is not None:
                 insort(sequence.ordered, (snapshot, pages), key=_position)
 

@@ -84,12 +84,13 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
         lines = [
             f"For {budget_text(self.budget_bytes)}: {self.name}",
             f"  hit rate {best.hit_rate:.2%} of {count_text(best.input_tokens)} input tokens{_times(best)}",
-            f"  the best of {self.rivals} simulated settings by {self.measure.replace('_', ' ')}",
+            f"  {_chosen_from(self.rivals)} by {self.measure.replace('_', ' ')}",
         ]
         if self.gain is not None and self.gain.over == self.name and not self.gain.tokens_saved:
             lines.append("  which is the present setting")
         elif self.gain is not None:
-            lines.append(f"  over {self.gain.over} (present): {_gain_text(self.gain)}")
+            how = _worth(self.gain, self.measure)
+            lines.append(f"  over {self.gain.over} (present): {_gain_text(self.gain)}{how}")
         if self.lead is not None:
             how = ": too close to call, either will do" if self.close else ""
             lines.append(f"  over {self.lead.over} (runner-up): {_gain_text(self.lead)}{how}")
@@ -139,7 +140,7 @@ def recommend(
         close=lead is not None and _is_close(lead, measure),
         flags=_flags(best),
         peers=peer_flags(best),
-        notes=_notes(best, present, budget_bytes, len(ranked)),
+        notes=(*_about_goodput(ranked, measure), *_notes(best, present, budget_bytes, len(ranked))),
     )
 
 
@@ -237,6 +238,15 @@ def _is_close(lead: Gain, measure: Measure) -> bool:
     return lead.points < _CLOSE_POINTS
 
 
+def _worth(gain: Gain, measure: Measure) -> str:
+    """What a reader is to make of a gain over the present setting that is none."""
+    if not _is_close(gain, measure):
+        return ""
+    if measure == "hit_rate" and gain.points <= -_CLOSE_POINTS:
+        return ": the present setting is better, keep it"
+    return ": too close to call, no reason to change"
+
+
 # -- saying -----------------------------------------------------------------------------------------
 
 
@@ -277,6 +287,22 @@ def _notes(
     if best.refused:
         notes.append(f"{best.refused:,} requests could never fit in this budget and were refused.")
     return (*notes, *best.notes)
+
+
+def _about_goodput(ranked: Sequence[RunResult], measure: Measure) -> list[str]:
+    """Whether goodput told nothing apart."""
+    if measure != "goodput" or any(result.goodput for result in ranked):
+        return []
+    return [
+        (
+            "No request met the limits under any setting, so goodput chose nothing, and hit rate did: give "
+            "less load (--time-scale), other --hardware or wider limits."
+        )
+    ]
+
+
+def _chosen_from(rivals: int) -> str:
+    return "the only setting of Milepost" if rivals == 1 else f"the best of {rivals} settings of Milepost"
 
 
 def _times(result: RunResult) -> str:

@@ -94,6 +94,7 @@ class RequestOutcome(msgspec.Struct, frozen=True, kw_only=True):
         ttft: seconds from arrival to the first token; None without a model of time.
         tpot: seconds from one output token to the next; None for one token.
         preemptions: how often it was preempted.
+        counted: whether it is behind the warm-up, and so a part of what the run came to.
     """
 
     request_id: str
@@ -103,6 +104,7 @@ class RequestOutcome(msgspec.Struct, frozen=True, kw_only=True):
     ttft: float | None = None
     tpot: float | None = None
     preemptions: int = 0
+    counted: bool = True
 
 
 class RunResult(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from milepost.cli.app import run
-from milepost.cli.calibrate import _steps_bar
+from milepost.cli.calibrate import _doubts, _steps_bar
 from milepost.llm.step_timing import PlannedStep, StepTimer, plan_steps
 from milepost.memory.named_layout import named_layout
 from milepost.sim.cost.by_name import find_cost_model
@@ -50,6 +50,17 @@ def test_from_measuring_to_a_cost_model(quiet_k3: Path, tmp_path: Path, capsys: 
     cost = find_cost_model(str(out), spec)
     assert all(cost.seconds(point.work) > 0 for point in found.points)
     assert [*tmp_path.iterdir()] == [out]
+
+
+def test_an_error_that_is_too_large_is_noted(quiet_k3: Path, tmp_path: Path, capsys: Capture) -> None:
+    assert calibrate(quiet_k3, "--out", str(tmp_path / "c.json")) == 0
+    capsys.readouterr()
+    found = msgspec.json.decode((tmp_path / "c.json").read_bytes(), type=Calibration)
+    good = msgspec.structs.replace(found, fitted_error=0.05, checked_error=None)
+    assert _doubts(good) == []
+    (doubt,) = _doubts(msgspec.structs.replace(good, checked_error=0.5))
+    assert "A mean error of 50% is more than 25%" in doubt
+    assert "measure again when it is idle" in doubt
 
 
 def test_json_is_the_file(quiet_k3: Path, tmp_path: Path, capsys: Capture) -> None:

@@ -70,7 +70,7 @@ def test_without_lists_there_is_a_comparison(trace: Path, capsys: Capture) -> No
         *(
             (budget, preset)
             for budget in (200 * 10**9, 800 * 10**9)
-            for preset in ("", "vllm", "sglang", "marconi")
+            for preset in ("", "vllm(retention=0)", "sglang", "marconi")
         ),
         (None, "unlimited"),
     ]
@@ -194,6 +194,44 @@ def test_it_recommends_and_compares_with_the_present(trace: Path, capsys: Captur
     out, err = capsys.readouterr()
     assert len(json.loads(out)) == 6
     assert err.count("milepost serve --snapshot-policy") == 2
+
+
+def test_requests_of_the_warm_up_are_marked(trace: Path, tmp_path: Path, capsys: Capture) -> None:
+    path = tmp_path / "requests.jsonl"
+    lists = ("--policy", "turns", "--budget", "400GB", "--warm-up", "0.25", "--per-request", str(path))
+    (row,) = simulated(capsys, trace, *lists)
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [line["counted"] for line in lines] == [False] * 5 + [True] * 15
+    assert sum(line["hit_tokens"] for line in lines if line["counted"]) == row["hit_tokens"]
+
+
+def test_a_load_that_is_too_much_is_noted(trace: Path, capsys: Capture) -> None:
+    lists = ("--policy", "turns", "--budget", "400GB", "--hardware", "cpu", "--queueing")
+    assert run(["simulate", str(trace), *lists, "--time-scale", "5"]) == 0
+    err = capsys.readouterr().err
+    assert "one replica can't keep up with this load" in err
+    scale = re.search(r"--time-scale (\d+) times", err)
+    assert scale is not None
+    assert run(["simulate", str(trace), *lists, "--time-scale", str(5 * int(scale[1]))]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_the_page_says_what_made_it_and_counts_over_the_present(
+    trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = tmp_path / "page.html"
+    command = ["simulate", str(trace), "--budget", "10GB", "--policy", "turns", "--html", str(page)]
+    monkeypatch.setattr("sys.argv", ["milepost", *command])
+    assert run(command) == 0
+    assert "--policy turns --html" in page.read_text()
+
+
+def test_no_line_is_filled_up_with_blanks_in_a_pipe(trace: Path, capsys: Capture) -> None:
+    assert run(["simulate", str(trace), "--policy", "turns,last", "--budget", "400GB"]) == 0
+    assert run(["trace", "stats", str(trace)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert any("hit rate" in line for line in lines)
+    assert [line for line in lines if line != line.rstrip()] == []
 
 
 def test_presets_are_explained(capsys: Capture) -> None:

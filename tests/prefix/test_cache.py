@@ -171,12 +171,15 @@ def test_units_are_published_as_they_are_completed() -> None:
     desk.cache.check()
 
 
-def test_what_is_due_leaves_out_what_stands() -> None:
+def test_what_stands_is_due_and_gets_no_room() -> None:
     desk = Desk("every(3)")
     desk.serve(6)
     trail = desk.open()
     desk.begin(trail, PROMPT[:4])
-    assert [one.position for one in desk.cache.due(trail, 0, 10, PROMPT)] == [3, 9]
+    due = desk.cache.due(trail, 0, 10, PROMPT)
+    assert [one.position for one in due] == [3, 6, 9]
+    assert [desk.cache.room_for_snapshot(trail, PROMPT, one) for one in due] == [True, False, True]
+    assert desk.stats().snapshots_skipped == 0
     assert desk.cache.due(trail, 10, 11, PROMPT) == []
 
 

@@ -68,6 +68,27 @@ def test_a_small_lead_is_too_close_to_call() -> None:
     assert "too close to call" in chosen.text()
 
 
+def test_a_goodput_of_nothing_chooses_nothing() -> None:
+    none = [make_result(0.30, goodput=0.0), make_result(0.25, policy="turns", goodput=0.0)]
+    chosen = recommend(none, None, 400 * GB, measure="goodput")
+    assert "No request met the limits under any setting" in chosen.text()
+    some = [make_result(0.30, goodput=0.0), make_result(0.25, policy="turns", goodput=0.1)]
+    assert "No request met" not in recommend(some, None, 400 * GB, measure="goodput").text()
+
+
+def test_a_gain_over_the_present_that_is_none_is_called_so() -> None:
+    best = make_result(0.3001)
+    same = recommend([best], make_result(0.3000, preset="vllm"), 400 * GB).text()
+    assert "(present): +0.01 points" in same
+    assert "too close to call, no reason to change" in same
+    assert (
+        "the present setting is better"
+        in recommend([best], make_result(0.35, preset="vllm"), 400 * GB).text()
+    )
+    clear = recommend([best], make_result(0.25, preset="vllm"), 400 * GB).text()
+    assert "no reason to change" not in clear
+
+
 def test_goodput_decides_where_it_is_asked_for() -> None:
     results = [make_result(0.30, goodput=2.0), make_result(0.25, policy="turns", goodput=3.0)]
     assert recommend(results, None, 400 * GB).best.policy == "adaptive"

@@ -22,6 +22,7 @@ from milepost.sim.cost.nonnegative import nonnegative_least_squares
 from milepost.sim.cost.step_work import StepWork
 
 __all__ = [
+    "TRUSTED_ERROR",
     "CalibratedCost",
     "Calibration",
     "Coefficients",
@@ -34,6 +35,8 @@ __all__ = [
 ]
 
 _PREFERENCE = 1e-9
+TRUSTED_ERROR = 0.25
+"""Above this mean error times can't be trusted; a quiet machine stays well below."""
 
 
 class Coefficients(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -103,6 +106,11 @@ class Calibration(
     checked_error: float | None
     points: tuple[MeasuredStep, ...]
 
+    @property
+    def worst_error(self) -> float:
+        """The larger of both errors."""
+        return max(self.fitted_error, self.checked_error or 0.0)
+
     def check_model(self, model: ModelSpec, path: Path) -> None:
         """Make sure that it is of this model.
 
@@ -130,8 +138,10 @@ class CalibratedCost:
 
     @property
     def name(self) -> str:
-        """The machine, and that it was measured."""
-        return f"{printable(self.calibration.machine)} (measured)"
+        """The machine, that it was measured, and how badly where that is too badly."""
+        error = self.calibration.worst_error
+        doubt = "" if error <= TRUSTED_ERROR else f", mean error {error:.0%}: not to be trusted"
+        return f"{printable(self.calibration.machine)} (measured{doubt})"
 
     def seconds(self, work: StepWork) -> float:
         """Of one step."""

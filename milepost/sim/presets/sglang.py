@@ -107,6 +107,6 @@ class Sglang:
             raise ConfigError(
                 f"preset {self.name} needs a budget of at least {need:,} bytes: a running request holds "
                 f"{_HELD} states, and states get {self.ratio / (1 + self.ratio):.0%} of it. "
-                f"Given: {budget_bytes:,}."
+                f"Given: {budget_bytes:,}. Give more, or leave this preset out."
             )
         return slots, budget_bytes - slots * state_bytes

@@ -48,7 +48,7 @@ class Stateless:
 
 
 class Unlimited:
-    """The prefix bound: every token that was ever computed is found again, in whole match units."""
+    """The prefix bound in whole match units: every token of an earlier prompt is found again."""
 
     name = "unlimited"
     source = "by definition: the longest prefix that any earlier prompt has, in whole match units"

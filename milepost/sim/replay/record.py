@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+import msgspec
 import numpy as np
 
 from milepost.scheduler.reports import TokenUpdate
@@ -125,7 +126,8 @@ class Recorder:
         """A request is done."""
         self._num_ended += 1
         if self._on_request is not None:
-            self._on_request(outcome)
+            counted = outcome.request_id not in self._warming
+            self._on_request(outcome if counted else msgspec.structs.replace(outcome, counted=False))
         if self._num_ended % self._every == 0:
             self._sample(now)
         if outcome.request_id in self._warming:

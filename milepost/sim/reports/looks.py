@@ -29,7 +29,7 @@ _COLOURS = (
     "#64808e",
 )
 _DASHES = ("solid", "dash", "dashdot", "longdash")
-_SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross")
+_SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "star", "triangle-down")
 
 STATE_COLOUR = "#2f7ed8"
 KV_COLOUR = "#c8640a"

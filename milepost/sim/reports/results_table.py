@@ -18,6 +18,7 @@ __all__ = ["table"]
 _GB = 1e9
 _PADDING = 3
 _TOP_LOSSES = 2
+_LEAST_SHARE = 0.01
 _NARROWEST_NAME = 14
 
 
@@ -71,8 +72,11 @@ def table(results: Sequence[RunResult], present: RunResult | None = None, *, wid
 
 
 def _columns(results: Sequence[RunResult], names: Names, present: RunResult | None) -> list[_Column]:
+    spare = _spare(results, names.varying)
     columns = [
-        _Column(name, [FIELDS[name](result) for result in results], 0, right=name in _NUMBERS)
+        _Column(
+            name, [FIELDS[name](r) for r in results], _SPARE_RANK if name in spare else 0, name in _NUMBERS
+        )
         for name in names.varying
     ]
     if not names.varying:
@@ -80,7 +84,10 @@ def _columns(results: Sequence[RunResult], names: Names, present: RunResult | No
     bases = baselines(results, present)
     columns.append(_column("hit rate", 0, results, lambda r: f"{r.hit_rate:.2%}"))
     if len(results) > 1 or present is not None:
-        gains = [_gain(result, base) for result, base in zip(results, bases, strict=True)]
+        gains = [
+            "" if present is None and result.budget_bytes != base.budget_bytes else _gain(result, base)
+            for result, base in zip(results, bases, strict=True)
+        ]
         columns.append(_Column("gain", gains, 2))
     columns += [_column(title, rank, results, text) for title, rank, text in _MEASURES]
     columns.append(_Column("top losses", [_top_losses(result) for result in results], 7, right=False))
@@ -88,6 +95,19 @@ def _columns(results: Sequence[RunResult], names: Names, present: RunResult | No
 
 
 _NUMBERS = ("budget", "match unit", "block")
+_FOLLOWING = ("block", "layout", "eviction")
+_SPARE_RANK = 3
+
+
+def _spare(results: Sequence[RunResult], varying: Sequence[str]) -> set[str]:
+    """Columns that follow from the others, as a preset's layout does: rows stay apart without them."""
+    spare: set[str] = set()
+    for name in _FOLLOWING:
+        kept = [other for other in varying if other not in spare and other != name]
+        if name in varying and len({tuple(FIELDS[k](r) for k in kept) for r in results}) == len(results):
+            spare.add(name)
+    return spare
+
 
 _MEASURES: tuple[tuple[str, int, Callable[[RunResult], str]], ...] = (
     ("snaps/req", 6, lambda r: f"{r.snapshots_per_request:.2f}"),
@@ -118,7 +138,13 @@ def _gain(result: RunResult, base: RunResult) -> str:
 def _top_losses(result: RunResult) -> str:
     lost = sorted(result.losses.items(), key=lambda item: -item[1])[:_TOP_LOSSES]
     share = max(result.input_tokens, 1)
-    return ", ".join(f"{cause_text(cause)} {count / share:.0%}" for cause, count in lost if count)
+    return ", ".join(f"{cause_text(cause)} {_share(count / share)}" for cause, count in lost if count)
+
+
+def _share(share: float) -> str:
+    if share >= _LEAST_SHARE:
+        return f"{share:.0%}"
+    return f"{share:.1%}" if share >= _LEAST_SHARE / 10 else "<0.1%"
 
 
 def _fit(columns: list[_Column], width: int) -> tuple[list[_Column], list[str]]:
@@ -128,6 +154,11 @@ def _fit(columns: list[_Column], width: int) -> tuple[list[_Column], list[str]]:
         least = max(spare, key=lambda column: column.rank)
         columns = [column for column in columns if column is not least]
         dropped.append(least.title)
+    # Names need not be folded for the sake of what follows from them.
+    for following in [column for column in columns if column.rank and column.title in _FOLLOWING]:
+        if 1 + sum(column.width + _PADDING for column in columns) > width:
+            columns = [column for column in columns if column is not following]
+            dropped.append(following.title)
     return columns, dropped
 
 

@@ -9,6 +9,7 @@ Lists are written with commas; a comma inside parentheses belongs to a policy's 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from itertools import product
@@ -240,10 +241,15 @@ def check_eviction(text: str) -> str:
 def _known(text: str, parse: Callable[[str], object]) -> str:
     if text == CLAIRVOYANT:
         return text
+    if CLAIRVOYANT in re.split(r"[+\s]+", text):
+        raise ConfigError(
+            f"{CLAIRVOYANT} can't be joined with other policies. Name it alone. Given: {text!r:.100}."
+        )
     try:
         parse(text)
     except ConfigError as error:
-        raise ConfigError(f"{error}{nearest(text, (CLAIRVOYANT,))}") from None
+        hint = nearest(text, (CLAIRVOYANT,))
+        raise ConfigError(f"{error}{hint and f'{hint} It is known to simulate only.'}") from None
     return text
 
 

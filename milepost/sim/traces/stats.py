@@ -10,7 +10,7 @@ import numpy as np
 
 from milepost.sim.traces.block_tokens import BlockTokens
 from milepost.sim.traces.chains import Chainer
-from milepost.sim.traces.trace import Trace
+from milepost.sim.traces.trace import Trace, TraceRequest
 
 __all__ = ["Spread", "TraceStats", "overlaps", "stats_of"]
 
@@ -105,11 +105,13 @@ def stats_of(trace: Trace) -> TraceStats:
 def overlaps(trace: Trace) -> list[int]:
     """Tokens of each prompt that stood at the beginning of an earlier one, in whole blocks of the trace.
 
+    Where outputs are known, an earlier one's prompt goes on with what it drew.
+
     Of token ids the last one never counts, as its logits are always computed.
     """
     find = _TokenOverlap() if trace.block_size == 1 else _BlockOverlap()
-    shares: Callable[[BlockTokens | tuple[int, ...]], int] = find
-    return [shares(request.prompt) for request in trace.requests]
+    shares: Callable[[TraceRequest], int] = find
+    return [shares(request) for request in trace.requests]
 
 
 class _BlockOverlap:
@@ -118,7 +120,8 @@ class _BlockOverlap:
     def __init__(self) -> None:
         self._seen: set[int] = set()
 
-    def __call__(self, prompt: BlockTokens | tuple[int, ...]) -> int:
+    def __call__(self, request: TraceRequest) -> int:
+        prompt = request.prompt
         assert isinstance(prompt, BlockTokens)
         seen, known, left = self._seen, 0, prompt.num_prompt // prompt.block_size
         for place, run in enumerate(prompt.runs):
@@ -144,9 +147,14 @@ class _TokenOverlap:
     def __init__(self) -> None:
         self._chainer = Chainer()
 
-    def __call__(self, prompt: BlockTokens | tuple[int, ...]) -> int:
+    def __call__(self, request: TraceRequest) -> int:
+        prompt = request.prompt
         assert isinstance(prompt, tuple)
-        return min(self._chainer.add(prompt)[1], len(prompt) - 1)
+        known = min(self._chainer.add(prompt)[1], len(prompt) - 1)
+        if request.output_ids:
+            # What was drawn is cached, too, but for the last token, which was never an input.
+            self._chainer.add((*prompt, *request.output_ids[:-1]))
+        return known
 
 
 def _spread(values: Sequence[int]) -> Spread:

@@ -93,6 +93,10 @@ class _Reader:
     def take(self, row: _Row) -> None:
         draft = self.draft
         prompt = _ids("prompt_token_ids", row.prompt_token_ids, row.input_ids, row.prompt_ids)
+        if row.prompt_token_ids is None and row.input_ids is None and row.prompt_ids is None:
+            raise TraceError(
+                "the row lacks prompt_token_ids (or input_ids, prompt_ids): is it of another form?"
+            )
         input_tokens("the number of prompt_token_ids", len(prompt))
         output = _ids("output_token_ids", row.output_token_ids, row.output_ids)
         _check_ends(row.message_ends, len(prompt))

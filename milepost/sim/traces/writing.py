@@ -56,11 +56,11 @@ def write_trace(trace: Trace, path: Path, form: str) -> tuple[str, ...]:
         )
     if form == "token-ids" and trace.block_size > 1:
         raise TraceError(
-            f"{trace.name} knows blocks of {trace.block_size} tokens, not the tokens. Convert it to mooncake."
+            f"{trace.name} knows blocks of {trace.block_size} tokens, not the tokens. Give --to mooncake."
         )
     if form == "mooncake" and trace.block_size == 1:
         raise TraceError(
-            f"{trace.name} knows each token; mooncake would keep whole blocks only. Convert it to token-ids."
+            f"{trace.name} knows each token; mooncake would keep whole blocks only. Give --to token-ids."
         )
     rows = _mooncake_rows(trace) if form == "mooncake" else map(_token_row, trace.requests)
     encoder = msgspec.json.Encoder()

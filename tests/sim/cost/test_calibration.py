@@ -152,6 +152,8 @@ def test_a_calibration_is_hardware(file: Path) -> None:
     cost = find_cost_model(str(file), find_model("milepost-toy-k3")[1])
     assert isinstance(cost, CalibratedCost)
     assert cost.name == "a desk (measured)"
+    busy = msgspec.structs.replace(cost.calibration, fitted_error=0.1, checked_error=0.78)
+    assert CalibratedCost(busy).name == "a desk (measured, mean error 78%: not to be trusted)"
     work = works(1)[0]
     assert cost.seconds(work) == predict(TRUE, work)
 

@@ -127,3 +127,36 @@ def test_seconds_and_counts() -> None:
     ]
     assert [count_text(n) for n in (12_031, 144_793_823, 3_012_680_174)] == ["12,031", "144.8 M", "3.0 G"]
     assert math.isfinite(float(count_text(5)))
+
+
+def test_a_narrow_terminal_drops_what_follows_from_the_policy_before_gains() -> None:
+    """A preset's layout and block say nothing that its name doesn't; gain and latency do."""
+    presets = (
+        ("", "value", "paged", 512),
+        ("vllm", "lru", "aligned", 5760),
+        ("sglang", "path-lru", "split", 512),
+    )
+    results = [
+        make_result(
+            0.2, preset=preset, eviction=eviction, layout=layout, block_size=block, budget_bytes=budget
+        )
+        for budget in (200 * GB, 800 * GB, None)
+        for preset, eviction, layout, block in presets
+    ]
+    head = printed(results, 80).splitlines()[1]
+    assert "gain" in head
+    assert "TTFT p90" in head
+    assert "layout" not in head
+    evictions = [make_result(0.3), make_result(0.2, eviction="lru")]
+    assert "eviction" in printed(evictions, 60).splitlines()[1], "nothing else tells these rows apart"
+
+
+def test_a_row_that_is_alone_at_its_budget_has_no_gain() -> None:
+    """The budget's part of a difference is no gain of the setting."""
+    text = printed([make_result(0.2), make_result(0.4, preset="unlimited", budget_bytes=None)], 200)
+    assert "+20.00" not in text
+
+
+def test_small_losses_are_not_shown_as_none() -> None:
+    text = printed([make_result(0.2, losses={"unseen": 800, "evicted_kv": 4}, input_tokens=1000)], 200)
+    assert "KV evicted 0.4%" in text

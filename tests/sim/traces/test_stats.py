@@ -7,6 +7,8 @@ from random import Random
 
 import pytest
 
+from milepost.sim.runs import RunSpec
+from milepost.sim.sweep.point import run_point
 from milepost.sim.traces.chains import Chainer, is_chained
 from milepost.sim.traces.stats import overlaps, stats_of
 from milepost.sim.traces.trace import Trace, TraceRequest
@@ -82,6 +84,25 @@ def test_token_overlaps(seed: int) -> None:
     # The last token of a prompt is always computed.
     expected = [min(n, len(prompt) - 1) for n, prompt in zip(plain_overlaps(prompts), prompts, strict=True)]
     assert overlaps(trace) == expected
+
+
+def test_no_cache_hits_more_than_the_bound() -> None:
+    """A conversation sends its replies back: what was drawn is reused, but for the last token of a reply."""
+    random = Random(0)
+    prompt, requests = tuple(random.randrange(1000) for _ in range(50)), []
+    for turn in range(8):
+        reply = tuple(random.randrange(1000) for _ in range(37))
+        requests.append(
+            TraceRequest(
+                request_id=str(turn), arrival=60.0 * turn, prompt=prompt, num_output=37, output_ids=reply
+            )
+        )
+        prompt = (*prompt, *reply, *(random.randrange(1000) for _ in range(20)))
+    trace = Trace(name="t", form="token-ids", requests=requests, block_size=1)
+    bound = stats_of(trace).prefix_bound_tokens
+    assert bound == sum(50 + 57 * turn + 36 for turn in range(7))
+    for spec in (RunSpec(model="milepost-toy-k3"), RunSpec(model="milepost-toy-k3", preset="unlimited")):
+        assert 0.8 * bound < run_point(spec, trace).hit_tokens <= bound
 
 
 @pytest.mark.parametrize("trace", [random_trace(1), random_trace(2), read(MOONCAKE), read(SESSIONS)])

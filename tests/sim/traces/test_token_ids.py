@@ -83,6 +83,7 @@ GOOD = {"arrival": 1, "prompt_token_ids": [1, 2, 3], "request_id": "x"}
     [
         (GOOD, "a request's id must be its own. Given: 'x', a second time"),
         (GOOD | {"request_id": "y", "prompt_token_ids": []}, "must be a number of tokens from 1"),
+        ({"timestamp": 1, "hash_ids": [1]}, "lacks prompt_token_ids .*is it of another form"),
         (
             GOOD | {"request_id": "y", "prompt_token_ids": [1, -2]},
             "prompt_token_ids must be token ids, .* -2",

@@ -86,8 +86,8 @@ def test_what_would_be_lost_is_refused(tmp_path: Path) -> None:
     table.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n1,2,3\n", encoding="utf-8")
     lengths = read(table)
     refused: list[tuple[Trace, str, str]] = [
-        (blocks, "token-ids", "knows blocks of 512 tokens, not the tokens. Convert it to mooncake"),
-        (tokens, "mooncake", "would keep whole blocks only. Convert it to token-ids"),
+        (blocks, "token-ids", "knows blocks of 512 tokens, not the tokens. Give --to mooncake"),
+        (tokens, "mooncake", "would keep whole blocks only. Give --to token-ids"),
         (lengths, "mooncake", "holds lengths only"),
         (lengths, "token-ids", "holds lengths only"),
         *((blocks, form, "can't be written as") for form in FORMS if form not in TARGETS),
