@@ -1,4 +1,4 @@
-"""Parts that error messages share: the nearest known name, a long list cut short, a value as JSON."""
+"""Parts that error messages share: the nearest known name, a long list cut short, what can be shown."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 
 import msgspec
 
-__all__ = ["as_json", "listing", "nearest", "one_of"]
+__all__ = ["as_json", "listing", "nearest", "one_of", "printable"]
 
 MAX_SHOWN = 20
 MAX_JSON = 60
@@ -40,3 +40,11 @@ def as_json(value: object) -> str:
     """A value as JSON text, cut to some 60 characters."""
     text = msgspec.json.encode(value).decode()
     return text if len(text) <= MAX_JSON else text[: MAX_JSON - 3] + "..."
+
+
+def printable(text: str) -> str:
+    """`text` in one line that any terminal and file takes: what can't be shown becomes a replacement sign.
+
+    Names of files may hold line ends, orders to a terminal, and bytes that are no text.
+    """
+    return "".join(sign if sign.isprintable() else "\ufffd" for sign in text)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
@@ -19,6 +20,7 @@ from milepost.cli.options import examples, model_argument, runner_options, take_
 from milepost.cli.terminal import notes, print_notes, progress_bar, results
 from milepost.config import EngineConfig, ResolvedConfig
 from milepost.config_json import read_model_spec
+from milepost.error_text import printable
 from milepost.errors import ConfigError
 from milepost.machine import processor_name
 from milepost.memory.named_layout import named_layout
@@ -32,6 +34,7 @@ from milepost.sim.cost.calibration import (
     model_fingerprint,
     predict,
 )
+from milepost.sim.whole_files import replacing
 
 if TYPE_CHECKING:
     from milepost.llm.step_timing import PlannedStep
@@ -110,7 +113,8 @@ def calibrate(
         points=points,
     )
     content = msgspec.json.format(msgspec.json.encode(found), indent=2)
-    _write(out, content + b"\n")
+    with replacing(out) as file:
+        file.write(content + b"\n")
     print_notes(_doubts(found))
     if as_json:
         click.echo(content)
@@ -150,13 +154,6 @@ def _check_writable(out: Path) -> None:
         raise ConfigError(f"--out must name a file that can be written. Given: {out}, which {what}.")
 
 
-def _write(out: Path, content: bytes) -> None:
-    """All of it or nothing."""
-    partial = out.with_name(out.name + ".partial")
-    partial.write_bytes(content)
-    partial.replace(out)
-
-
 def _machine(config: ResolvedConfig) -> str:
     threads = "1 thread" if config.threads == 1 else f"{config.threads} threads"
     return f"{processor_name()}, {threads}"
@@ -174,7 +171,7 @@ def _engine(config: EngineConfig, resolved: ResolvedConfig) -> dict[str, str | i
 
 
 def _points_table(found: Calibration) -> Table:
-    table = Table(title=f"{found.model} on {found.machine}", title_justify="left")
+    table = Table(title=escape(printable(f"{found.model} on {found.machine}")), title_justify="left")
     table.add_column("step")
     for name in ("measured ms", "predicted ms", "error", "use"):
         table.add_column(name, justify="right")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
@@ -11,12 +12,13 @@ import msgspec
 
 from milepost.sim.runs import RequestOutcome, RunSpec
 from milepost.sim.sweep.grid import point_name
+from milepost.sim.whole_files import replacing
 
 __all__ = ["PerRequestFile"]
 
 
 class PerRequestFile:
-    """Written as points come in, under a name of its own until all are there.
+    """Written as points come in; an older file stays until all are there.
 
     Args:
         path: where; None writes nothing.
@@ -28,11 +30,10 @@ class PerRequestFile:
 
     def __init__(self, path: Path | None, specs: Sequence[RunSpec]) -> None:
         self._path = path
-        # What is no file, such as a pipe, is written to as it is.
-        self._part = path if path is None or _is_special(path) else path.with_name(f".{path.name}.part")
         self._specs = specs
         self._early: dict[int, bytes] = {}
         self._next = 0
+        self._whole: AbstractContextManager[BinaryIO] | None = None
         self._file: BinaryIO | None = None
 
     @property
@@ -41,23 +42,17 @@ class PerRequestFile:
         return self._path is not None
 
     def __enter__(self) -> Self:
-        if self._part is not None:
-            self._part.parent.mkdir(parents=True, exist_ok=True)
-            self._file = self._part.open("wb")
+        if self._path is not None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._whole = replacing(self._path)
+            self._file = self._whole.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._path is None or self._part is None or self._file is None:
-            return
-        self._file.close()
-        if self._part == self._path:
-            return
-        if kind is None:
-            self._part.replace(self._path)
-        else:
-            self._part.unlink(missing_ok=True)
+        if self._whole is not None:
+            self._whole.__exit__(kind, error, trace)
 
     def add(self, index: int, outcomes: Sequence[RequestOutcome]) -> None:
         """The requests of a point; points may come in any order."""
@@ -67,7 +62,3 @@ class PerRequestFile:
         while self._file is not None and self._next in self._early:
             self._file.write(self._early.pop(self._next))
             self._next += 1
-
-
-def _is_special(path: Path) -> bool:
-    return path.exists() and not path.is_file()

@@ -14,8 +14,11 @@ from pathlib import Path
 from types import FrameType
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 from rich.table import Table
+
+from milepost.error_text import printable
 
 __all__ = [
     "figures_table",
@@ -71,7 +74,7 @@ def print_error(message: str) -> None:
     except OSError:
         # What is left can't be written; the interpreter must not try again at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    print(f"milepost: error: {message}", file=sys.stderr)
+    print(f"milepost: error: {_shown(message)}", file=sys.stderr)
 
 
 def print_notes(sentences: Sequence[str]) -> None:
@@ -79,7 +82,12 @@ def print_notes(sentences: Sequence[str]) -> None:
     # Nobody may read them, or their disk may be full: the work goes on all the same.
     with suppress(OSError):
         for sentence in sentences:
-            print(f"milepost: note: {sentence}", file=sys.stderr)
+            print(f"milepost: note: {_shown(sentence)}", file=sys.stderr)
+
+
+def _shown(message: str) -> str:
+    """A message, which may have several lines and name files, without orders to the terminal."""
+    return "\n".join(map(printable, message.split("\n")))
 
 
 def write(text: str, *, end: str = "") -> None:
@@ -108,11 +116,11 @@ def progress_bar(what: str) -> Iterator[Callable[[int, int], None] | None]:
 
 def figures_table(title: str, figures: dict[str, str]) -> Table:
     """Two columns: what, and how much."""
-    table = Table(title=title, title_justify="left", show_header=False)
+    table = Table(title=escape(title), title_justify="left", show_header=False)
     table.add_column()
     table.add_column(justify="right")
     for name, value in figures.items():
-        table.add_row(name, value)
+        table.add_row(name, escape(value))
     return table
 
 

@@ -13,6 +13,7 @@ from rich.table import Table
 from milepost.cli.options import examples
 from milepost.cli.terminal import figures_table, print_notes, print_table, write
 from milepost.cli.trace_options import open_trace, take_trace_options, trace_options
+from milepost.errors import ConfigError
 
 if TYPE_CHECKING:
     from milepost.sim.traces.stats import Spread, TraceStats
@@ -85,8 +86,14 @@ def convert(*, file: Path, out: Path, target: str, **options: Any) -> None:  # n
     """
     from milepost.sim.traces.writing import write_trace
 
+    if out.exists() and any(out.samefile(source) for source in (file, *_within(file)) if source.exists()):
+        raise ConfigError(f"OUT would overwrite IN, {file}. Name another file.")
     found = open_trace(file, take_trace_options(options))
     print_notes([*found.notes, *write_trace(found, out, target)])
+
+
+def _within(path: Path) -> tuple[Path, ...]:
+    return tuple(path.iterdir()) if path.is_dir() else ()
 
 
 # --- at the terminal --------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from decimal import Decimal
 from typing import Protocol
 
 from milepost.error_text import one_of
@@ -104,7 +105,10 @@ class EvictionPolicy(Protocol):
         ...
 
     def written(self, candidate: Candidate, now: float) -> None:
-        """A snapshot was left for its reason and published; called once for each, spare ones too."""
+        """A snapshot was left for its reason and published, spare ones too.
+
+        Called once more for a spare one that gets a better reason.
+        """
         ...
 
     def consumed(self, candidate: Candidate, now: float) -> None:
@@ -174,7 +178,8 @@ class Marconi(Unlearning):
     @property
     def name(self) -> str:
         """Such as ``marconi(alpha=0.5)``."""
-        return f"marconi(alpha={self.alpha:g})"
+        number = f"{Decimal(str(self.alpha)):f}".removesuffix(".0")  # no exponent: it can be read again
+        return f"marconi(alpha={number})"
 
     def worth(self, candidate: Candidate, now: float) -> float:
         """Recency + alpha * efficiency, 0 .. 1 + alpha."""

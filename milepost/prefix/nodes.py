@@ -101,6 +101,7 @@ class Snapshot:
     """
 
     __slots__ = (
+        "__weakref__",
         "before",
         "freed_pages",
         "gap",

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from milepost.config_json import parse_config, read_model_spec
-from milepost.error_text import nearest
+from milepost.error_text import nearest, printable
 from milepost.errors import CheckpointError, ConfigError
 from milepost.model_spec import ModelSpec
 
@@ -41,11 +41,11 @@ def find_model(name: str) -> tuple[str, ModelSpec]:
         return name.lower(), read_model_spec(known)
     path = Path(name)
     if path.is_dir():
-        return path.resolve().name, read_model_spec(path)
+        return printable(path.resolve().name), read_model_spec(path)
     if path.is_file() and path.name == "config.json":
-        return path.resolve().parent.name, read_model_spec(path.parent)
+        return printable(path.resolve().parent.name), read_model_spec(path.parent)
     if path.is_file():
-        return path.stem, parse_config(_object_in(path), source=path)
+        return printable(path.stem), parse_config(_object_in(path), source=path)
     raise ConfigError(
         f"A model must be one of {', '.join(MODELS)}, or the path of a config.json or of its folder. "
         f"Given: {name!r}.{nearest(name, MODELS)}"

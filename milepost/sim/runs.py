@@ -134,7 +134,8 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
         losses: tokens that were computed, by cause; with the hits they add up to the input.
         ttft: time to first token; None without a model of time.
         tpot: time per output token; None without one, or when nobody drew two tokens.
-        goodput: requests a second that met both limits; None without a model of time.
+        goodput: requests a second that met both limits, from the warm-up's end on; None without a model of
+            time.
         preemptions: how often a request was preempted.
         hardware: what the times are of, "" without.
         queueing: whether they hold queueing and batching.

@@ -175,3 +175,13 @@ def test_a_plan_keeps_to_the_limits() -> None:
     assert max(len(step.rows) for step in planned) == 8
     assert max(sum(length for _, length in step.rows) for step in planned) == 256
     assert not any("16 decoding" in step.what for step in planned)
+
+
+def test_what_is_no_file_is_not_replaced_by_one(quiet_k3: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.symlink_to("/dev/null")
+    few = ("--max-num-batched-tokens", "16", "--max-num-seqs", "4", "--max-model-len", "80")
+    assert calibrate(quiet_k3, *few, "--out", str(out)) == 0
+    assert [*tmp_path.iterdir()] == [out]
+    assert out.is_symlink()
+    assert out.is_char_device()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import re
 import signal
 import time
@@ -356,6 +357,17 @@ def test_what_is_not_installed_is_said_before_anything_runs(
 def test_the_trace_is_not_overwritten(trace: Path, capsys: Capture) -> None:
     assert run(["simulate", str(trace), "--csv", str(trace)]) == 2
     assert "would overwrite the file of TRACE" in error_line(capsys)
+
+
+def test_a_trace_whose_name_is_no_text(trace: Path, tmp_path: Path, capsys: Capture) -> None:
+    named = tmp_path / os.fsdecode(b"\xff.jsonl")
+    named.write_bytes(trace.read_bytes())
+    files = {kind: tmp_path / f"r.{kind}" for kind in ("json", "csv")}
+    options = [word for kind, path in files.items() for word in (f"--{kind}", str(path))]
+    assert run(["simulate", str(named), "--policy", "last", "--budget", "100GB", *options]) == 0
+    (point,) = json.loads(files["json"].read_text(encoding="utf-8"))
+    assert point["trace"] == "\ufffd"
+    assert "\ufffd" in files["csv"].read_text(encoding="utf-8")
 
 
 def test_all_reasons_come_at_once(trace: Path, capsys: Capture) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -113,6 +114,46 @@ def test_convert(tmp_path: Path, capsys: Capture) -> None:
     back = read(out)
     assert [r.num_prompt for r in back.requests] == [r.num_prompt for r in expected.requests]
     assert stats_of(back).prefix_bound == stats_of(expected).prefix_bound
+
+
+def test_in_is_not_overwritten(tmp_path: Path, capsys: Capture) -> None:
+    path = tmp_path / "in.jsonl"
+    path.write_bytes(MOONCAKE.read_bytes())
+    (tmp_path / "link.jsonl").symlink_to(path)
+    for source, out in ((path, path), (path, tmp_path / "link.jsonl"), (tmp_path, path)):
+        assert run(["trace", "convert", str(source), str(out), "--to", "mooncake"]) == 2
+        assert "OUT would overwrite IN" in capsys.readouterr().err
+    assert path.read_bytes() == MOONCAKE.read_bytes()
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
+def test_an_older_file_stays_when_a_new_one_cannot_be_written(
+    suffix: str, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / f"out.jsonl{suffix}"
+    out.write_bytes(b"older")
+
+    def no_space(*_: object) -> Iterator[dict[str, object]]:
+        yield {}
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("milepost.sim.traces.writing._mooncake_rows", no_space)
+    assert run(["trace", "convert", str(MOONCAKE), str(out), "--to", "mooncake"]) == 2
+    assert f"{out} can't be written: No space left on device" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == [out.name]
+    assert out.read_bytes() == b"older"
+
+
+def test_a_name_gives_no_orders_to_the_terminal(tmp_path: Path, capsys: Capture) -> None:
+    path = tmp_path / "a\x1b[31m[red]b\n.jsonl"
+    path.write_bytes(MOONCAKE.read_bytes())
+    assert run(["trace", "stats", str(path)]) == 0
+    assert capsys.readouterr().out.splitlines()[0].strip() == "a\ufffd[31m[red]b\ufffd"
+    path.write_text("{", encoding="utf-8")
+    assert run(["trace", "stats", str(path)]) == 2
+    err = capsys.readouterr().err
+    assert "\x1b" not in err
+    assert "a\ufffd[31m[red]b" in err
 
 
 @pytest.fixture

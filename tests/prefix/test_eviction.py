@@ -20,7 +20,7 @@ NOW = 1000.0
 ALL = ("lru", "marconi", "marconi(alpha=0.5)", "value")
 
 
-@dataclass
+@dataclass(eq=False)
 class Snapshot:
     """A candidate as plain data: by default half a minute old, over 1,024 tokens of its own."""
 
@@ -275,3 +275,8 @@ def test_what_is_wrong_is_said(text: str, words: str) -> None:
 def test_the_fake_is_a_candidate() -> None:
     candidate: Candidate = Snapshot()
     assert candidate.gap < candidate.position
+
+
+@pytest.mark.parametrize("text", ["marconi(alpha=1000000)", "marconi(alpha=0.00001)", "marconi(alpha=0.5)"])
+def test_a_full_name_is_read_as_the_same_policy(text: str) -> None:
+    assert parse_eviction(text).name == text

@@ -89,14 +89,16 @@ class FutureUses:
             The place in tokens, and the number of the first of those requests.
         """
         size, depth = self.block_size, 0
+        whole = self.prompts[number].num_prompt // size * size
         for run in self.prompts[number].runs:
             first = max(0, begin // size - depth)
             low = bisect_left(self._places, run.start + first)
             for place in range(low, bisect_left(self._places, run.stop)):
                 block_id = self._places[place]
                 following = self.next_resuming(block_id, number)
-                if following != NEVER:
-                    yield (depth + block_id - run.start + 1) * size, following
+                position = (depth + block_id - run.start + 1) * size
+                if following != NEVER and position <= whole:
+                    yield position, following
             depth += len(run)
 
     def _read(self) -> None:
@@ -121,11 +123,12 @@ class FutureUses:
         """By request the deepest stair that leads to it, less its own last token."""
         size = self.block_size
         deepest = [0] * len(self.prompts)
-        for ends, following in self._stairs:
+        for prompt, (ends, following) in zip(self.prompts, self._stairs, strict=True):
+            whole = prompt.num_prompt // size * size  # no state stands behind a block that is partly filled
             for end, number in zip(ends, following, strict=True):
                 if end > deepest[number]:
                     longest = (self.prompts[number].num_prompt - 1) // size * size
-                    deepest[number] = max(deepest[number], min(end, longest))
+                    deepest[number] = max(deepest[number], min(end, longest, whole))
         return deepest
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from milepost.error_text import printable
 from milepost.errors import ConfigError
 from milepost.model_spec import ModelSpec
 from milepost.sim.cost.hardware import Hardware
@@ -140,7 +141,7 @@ class CalibratedCost:
         """The machine, that it was measured, and how badly where that is too badly."""
         error = self.calibration.worst_error
         doubt = "" if error <= TRUSTED_ERROR else f", mean error {error:.0%}: not to be trusted"
-        return f"{self.calibration.machine} (measured{doubt})"
+        return f"{printable(self.calibration.machine)} (measured{doubt})"
 
     def seconds(self, work: StepWork) -> float:
         """Of one step."""

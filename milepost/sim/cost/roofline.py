@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
+from milepost.error_text import printable
 from milepost.errors import ConfigError
 from milepost.model_spec import ModelSpec
 from milepost.sim.cost.hardware import Hardware
@@ -97,12 +98,10 @@ class RooflineCost:
     @property
     def name(self) -> str:
         """Hardware, and how many of it in which arrangement."""
+        name = printable(self.hardware.name)
         if self.devices == 1:
-            return self.hardware.name
-        return (
-            f"{self.devices} x {self.hardware.name} (TP{self.sizes.tensor_parallel}"
-            f" x DP{self.sizes.data_parallel})"
-        )
+            return name
+        return f"{self.devices} x {name} (TP{self.sizes.tensor_parallel} x DP{self.sizes.data_parallel})"
 
     def seconds(self, work: StepWork) -> float:
         """Of one step; the sum of `breakdown`'s parts."""

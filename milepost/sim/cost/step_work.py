@@ -6,9 +6,12 @@ from typing import Protocol
 
 import msgspec
 
+from milepost.errors import ConfigError
 from milepost.types import Batch
 
-__all__ = ["CostModel", "StepWork", "work_of"]
+__all__ = ["CostModel", "StepWork", "step_seconds", "work_of"]
+
+MOST_SECONDS = 1e9
 
 
 class StepWork(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,3 +69,18 @@ def work_of(batch: Batch) -> StepWork:
         snapshots=snapshots,
         copied_pages=len(batch.copies),
     )
+
+
+def step_seconds(cost: CostModel, work: StepWork) -> float:
+    """How long a step takes.
+
+    Raises:
+        ConfigError: absurdly long, or no number: sums of such times would be none either.
+    """
+    seconds = cost.seconds(work)
+    if not seconds <= MOST_SECONDS:  # also refuses NaN
+        raise ConfigError(
+            f"A step of {work.tokens:,} tokens must take {MOST_SECONDS:g} s at most, some 30 years. Given: "
+            f"{seconds:g} s on {cost.name}. Mend the figures of the hardware."
+        )
+    return seconds

@@ -6,7 +6,7 @@ from milepost.memory.layout import paged_layout
 from milepost.model_spec import ModelSpec
 from milepost.prefix.eviction import Lru, Marconi
 from milepost.sim.presets.block_ends import LeafAndBranch
-from milepost.sim.presets.preset import sizes_of
+from milepost.sim.presets.preset import number_text, sizes_of
 from milepost.sim.replay.flat_layout import FlatLayout
 from milepost.sim.replay.setup import Parts, layout_and_pool
 from milepost.sim.runs import RunSpec
@@ -45,7 +45,7 @@ class MarconiPreset:
 
     def __init__(self, alpha: float = 0.0) -> None:
         self._alpha = alpha
-        self.name = "marconi" if not alpha else f"marconi(alpha={alpha:g})"
+        self.name = "marconi" if not alpha else f"marconi(alpha={number_text(alpha)})"
 
     def parts(self, spec: RunSpec, trace: Trace, model: ModelSpec) -> Parts:
         """One pool, leaf and branch."""

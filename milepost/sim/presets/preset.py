@@ -6,6 +6,7 @@ import math
 from typing import Protocol
 
 import msgspec
+import numpy as np
 
 from milepost.errors import ConfigError
 from milepost.model_spec import ModelSpec
@@ -13,7 +14,7 @@ from milepost.sim.replay.setup import MATCH_UNIT, Parts
 from milepost.sim.runs import RunSpec
 from milepost.sim.traces.trace import Trace
 
-__all__ = ["Preset", "Sizes", "number_of", "sizes_of"]
+__all__ = ["Preset", "Sizes", "number_of", "number_text", "sizes_of"]
 
 _OPTION = "preset"
 
@@ -82,3 +83,8 @@ def number_of(preset: str, key: str, text: str, low: float, high: float) -> floa
             f"Given: {text!r:.100}."
         )
     return number
+
+
+def number_text(number: float) -> str:
+    """A parameter's value as it can be read again: no exponent, and no digit less than it has."""
+    return np.format_float_positional(number, trim="-")

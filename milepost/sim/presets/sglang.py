@@ -9,7 +9,7 @@ from milepost.memory.layout import paged_layout
 from milepost.model_spec import ModelSpec
 from milepost.sim.presets.block_ends import LeafAndBranch
 from milepost.sim.presets.path_lru import PathLru
-from milepost.sim.presets.preset import sizes_of
+from milepost.sim.presets.preset import number_text, sizes_of
 from milepost.sim.presets.slots import SlotCache
 from milepost.sim.replay.flat_layout import FlatLayout
 from milepost.sim.replay.setup import Parts, layout_and_pool
@@ -62,7 +62,7 @@ class Sglang:
     def __init__(self, ratio: float = _RATIO, chunk: int = 0) -> None:
         self.ratio = ratio
         self._chunk = chunk
-        given = [] if ratio == _RATIO else [f"ratio={ratio:g}"]
+        given = [] if ratio == _RATIO else [f"ratio={number_text(ratio)}"]
         given += [f"chunk={chunk}"] if chunk else []
         self.name = f"sglang({','.join(given)})" if given else "sglang"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from milepost.sim.cost.step_work import CostModel, work_of
+from milepost.sim.cost.step_work import CostModel, step_seconds, work_of
 from milepost.types import Batch, BatchResult, Row, RowResult
 
 __all__ = ["SimulatedExecutor"]
@@ -33,7 +33,9 @@ class SimulatedExecutor:
         """Answer a step at once."""
         for request_id in batch.released:
             self._outputs.pop(request_id, None)
-        self.seconds = 0.0 if self._cost is None or not batch.rows else self._cost.seconds(work_of(batch))
+        self.seconds = (
+            0.0 if self._cost is None or not batch.rows else step_seconds(self._cost, work_of(batch))
+        )
         return BatchResult(step=batch.step, rows=tuple(self._answer(row) for row in batch.rows))
 
     def close(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -50,7 +50,14 @@ class Recorder:
         self._trace = trace
         self._setup = setup
         self._on_request = on_request
-        self._warm_up = int(spec.warm_up * len(trace.requests))
+        warm_up = int(spec.warm_up * len(trace.requests))
+        self._warming = {request.request_id for request in trace.requests[:warm_up]}
+        self._num_to_warm = warm_up  # how many of these have neither ended nor been refused
+        self._begins_at = trace.requests[warm_up].arrival if warm_up < len(trace.requests) else 0.0
+        self._warming_losses: dict[str, int] = {}
+        self._losses_before: Mapping[str, int] = setup.cache.stats().losses
+        if warm_up:
+            setup.policy.on_first_look = self._looked_up
         self._every = max(1, len(trace.requests) // _SAMPLES)
         self._alive: dict[str, _Served] = {}
         self._num_ended = 0
@@ -59,15 +66,25 @@ class Recorder:
         self._tpot: list[float] = []
         self._num_good = 0
         self._samples: list[Sample] = []
-        self._begin()
-
-    def _begin(self) -> None:
-        """Count from here on: the warm-up is over."""
-        self._base = self._setup.cache.stats()
-        self._setup.watch.written_at.clear()
-        self._setup.watch.used_at.clear()
         self._counted = self._num_input = self._num_hit = self._num_preemptions = 0
         self._state_bytes = self._kv_bytes = 0
+        self._num_written_before = 0
+
+    def _warmed(self) -> None:
+        """One more of the warm-up is through; snapshots count once all of it is."""
+        self._num_to_warm -= 1
+        if not self._num_to_warm:
+            self._num_written_before = self._setup.cache.stats().snapshots_written
+            self._setup.watch.begin(self._setup.cache.index.snapshots)
+
+    def _looked_up(self, request_id: str) -> None:
+        """The cache has counted a request's losses; those of the warm-up are kept apart."""
+        losses = self._setup.cache.stats().losses
+        if request_id in self._warming:
+            for cause, count in losses.items():
+                before = self._losses_before[cause]
+                self._warming_losses[cause] = self._warming_losses.get(cause, 0) + count - before
+        self._losses_before = losses
 
     # -- while it runs --------------------------------------------------------------------------
 
@@ -75,9 +92,11 @@ class Recorder:
         """A request was accepted, to be served with others."""
         self._alive[request.request_id] = _Served(request)
 
-    def refused(self) -> None:
+    def refused(self, request: TraceRequest) -> None:
         """A request can never fit."""
         self._num_refused += 1
+        if request.request_id in self._warming:
+            self._warmed()
 
     def drew(self, update: TokenUpdate, now: float) -> None:
         """A request that was accepted drew a token, and may have ended."""
@@ -107,13 +126,12 @@ class Recorder:
         """A request is done."""
         self._num_ended += 1
         if self._on_request is not None:
-            counted = self._num_ended > self._warm_up
+            counted = outcome.request_id not in self._warming
             self._on_request(outcome if counted else msgspec.structs.replace(outcome, counted=False))
         if self._num_ended % self._every == 0:
             self._sample(now)
-        if self._num_ended <= self._warm_up:
-            if self._num_ended == self._warm_up:
-                self._begin()
+        if outcome.request_id in self._warming:
+            self._warmed()
             return
         self._counted += 1
         self._num_input += outcome.prompt_tokens
@@ -149,9 +167,10 @@ class Recorder:
         spec, setup, trace = self._spec, self._setup, self._trace
         parts, stats = setup.parts, setup.cache.stats()
         counted = max(self._counted, 1)
-        written = stats.snapshots_written - self._base.snapshots_written
+        written = stats.snapshots_written - self._num_written_before
         longest = max((request.num_prompt + request.num_output for request in trace.requests), default=1)
         seconds = now - (trace.requests[0].arrival if trace.requests else 0.0)
+        counted_seconds = now - self._begins_at
         return RunResult(
             trace=trace.name,
             model=spec.model,
@@ -173,10 +192,12 @@ class Recorder:
             snapshots_used=sum(setup.watch.used_at.counts),
             state_bytes_mean=self._state_bytes / counted,
             kv_bytes_mean=self._kv_bytes / counted,
-            losses={cause: count - self._base.losses.get(cause, 0) for cause, count in stats.losses.items()},
+            losses={
+                cause: count - self._warming_losses.get(cause, 0) for cause, count in stats.losses.items()
+            },
             ttft=_percentiles(self._ttft),
             tpot=_percentiles(self._tpot),
-            goodput=None if cost is None or seconds <= 0 else self._num_good / seconds,
+            goodput=None if cost is None or counted_seconds <= 0 else self._num_good / counted_seconds,
             preemptions=self._num_preemptions,
             hardware="" if cost is None else cost.name,
             queueing=spec.queueing,

@@ -25,7 +25,7 @@ from milepost.sim.replay.blockwise import Blockwise
 from milepost.sim.replay.endless_pool import EndlessPool
 from milepost.sim.replay.flat_layout import FlatLayout
 from milepost.sim.replay.keys import BlockHasher
-from milepost.sim.replay.watch import WatchedEviction, depth_edges
+from milepost.sim.replay.watch import WatchedEviction, WatchedPolicy, depth_edges
 from milepost.sim.runs import RunSpec
 from milepost.sim.traces.trace import Trace
 
@@ -77,6 +77,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     cache: PrefixCache
     scheduler: Scheduler
     watch: WatchedEviction
+    policy: WatchedPolicy
 
 
 def parts_of(spec: RunSpec, trace: Trace, model: ModelSpec) -> Parts:
@@ -176,13 +177,14 @@ def set_up(parts: Parts, spec: RunSpec, trace: Trace, clock: Callable[[], float]
         # Finer keys than the trace's blocks would find nothing more.
         unit = max(unit, trace.block_size)
         hasher = BlockHasher(unit, trace.block_size)
+    watched = WatchedPolicy(policy)
     cache = parts.cache_type(
         CacheConfig(match_unit=unit, wait_for_leaders=True),
         parts.layout,
         parts.pool,
         clock=clock,
         hasher=hasher,
-        policy=policy,
+        policy=watched,
         eviction=watch,
     )
     config = SchedulerConfig(
@@ -192,4 +194,4 @@ def set_up(parts: Parts, spec: RunSpec, trace: Trace, clock: Callable[[], float]
         stop_token_ids=parts.stop_token_ids,
     )
     scheduler = Scheduler(config, parts.layout, parts.pool, cache)
-    return Setup(parts=parts, cache=cache, scheduler=scheduler, watch=watch)
+    return Setup(parts=parts, cache=cache, scheduler=scheduler, watch=watch, policy=watched)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from milepost.errors import RequestTooLargeError, TraceError
 from milepost.scheduler.reports import TokenUpdate
-from milepost.sim.cost.step_work import CostModel, StepWork
+from milepost.sim.cost.step_work import CostModel, StepWork, step_seconds
 from milepost.sim.replay.executor import SimulatedExecutor
 from milepost.sim.replay.record import Recorder
 from milepost.sim.replay.setup import Parts, set_up
@@ -111,7 +111,8 @@ class Simulation:
         """Of a step that draws one token in the middle of the output, alone."""
         assert self._cost is not None
         context = request.num_prompt + request.num_output // 2
-        return self._cost.seconds(StepWork(tokens=1, rows=1, sampled=1, context=context, pairs=context))
+        work = StepWork(tokens=1, rows=1, sampled=1, context=context, pairs=context)
+        return step_seconds(self._cost, work)
 
     # -- all together ---------------------------------------------------------------------------
 
@@ -153,7 +154,7 @@ class Simulation:
                 )
             )
         except RequestTooLargeError:
-            self._recorder.refused()
+            self._recorder.refused(request)
             return False
         if request.output_ids:
             self._executor.expect(request.request_id, request.output_ids)

@@ -1,13 +1,15 @@
-"""Where snapshots stood and which were used: an eviction policy that another one is asked through."""
+"""What a run counts as it goes: policies that others are asked through."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from weakref import WeakSet
 
 from milepost.prefix.eviction import Candidate, EvictionPolicy
+from milepost.prefix.plan import PromptView, Reason, SnapshotPolicy
 
-__all__ = ["DepthCounts", "WatchedEviction", "depth_edges"]
+__all__ = ["DepthCounts", "WatchedEviction", "WatchedPolicy", "depth_edges"]
 
 
 def depth_edges(longest: int) -> tuple[int, ...]:
@@ -39,12 +41,36 @@ class DepthCounts:
         self.counts = [0] * len(self._edges)
 
 
-class WatchedEviction:
-    """Asks `policy` and counts on the way.
+class WatchedPolicy:
+    """Passes everything on to `policy`, and says when a request has been looked up for the first time.
 
     Attributes:
-        written_at: snapshots written.
-        used_at: snapshots resumed from for the first time.
+        on_first_look: called with the request's id, right after its losses were counted.
+    """
+
+    def __init__(self, policy: SnapshotPolicy) -> None:
+        self._policy = policy
+        self.plan = policy.plan
+        self.on_first_look: Callable[[str], None] | None = None
+
+    @property
+    def name(self) -> str:
+        """The policy's own."""
+        return self._policy.name
+
+    def observe(self, view: PromptView) -> None:
+        """Let the policy learn, too."""
+        if self.on_first_look is not None:
+            self.on_first_look(view.request_id)
+        self._policy.observe(view)
+
+
+class WatchedEviction:
+    """Asks `policy` and counts on the way: where snapshots stood, and which were used.
+
+    Attributes:
+        written_at: snapshots written since `begin`.
+        used_at: those of them that were resumed from at least once.
     """
 
     def __init__(self, policy: EvictionPolicy, edges: Sequence[int]) -> None:
@@ -55,19 +81,31 @@ class WatchedEviction:
         self.dropped = policy.dropped
         self.written_at = DepthCounts(edges)
         self.used_at = DepthCounts(edges)
+        self._older: WeakSet[Candidate] = WeakSet()
+        self._spare: WeakSet[Candidate] = WeakSet()  # they may be told of again, with a better reason
 
     @property
     def name(self) -> str:
         """The policy's own."""
         return self._policy.name
 
+    def begin(self, standing: Iterable[Candidate]) -> None:
+        """Count anew, without the snapshots that stand by now."""
+        self.written_at.clear()
+        self.used_at.clear()
+        self._older = WeakSet(standing)
+
     def written(self, candidate: Candidate, now: float) -> None:
-        """Count it, and tell the policy."""
-        self.written_at.add(candidate.position)
+        """Count it, once, and tell the policy."""
+        if candidate.reason is Reason.SPARE:
+            self._spare.add(candidate)
+            self.written_at.add(candidate.position)
+        elif candidate not in self._spare:
+            self.written_at.add(candidate.position)
         self._policy.written(candidate, now)
 
     def consumed(self, candidate: Candidate, now: float) -> None:
         """Count it if it is its first time, and tell the policy."""
-        if not candidate.hits:
+        if not candidate.hits and candidate not in self._older:
             self.used_at.add(candidate.position)
         self._policy.consumed(candidate, now)

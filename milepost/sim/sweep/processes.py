@@ -111,12 +111,18 @@ def run_in_processes(
 
     Raises:
         InputError: a point can't be run; the message names it.
-        ExecutionError: a process has ended by itself.
+        ExecutionError: a process has ended by itself, or there can't be so many.
     """
     workers: list[_Worker] = []
     try:
         with _interrupts_wait():
-            workers.extend(_start(specs, trace, callbacks, run) for _ in range(processes))
+            try:
+                workers.extend(_start(specs, trace, callbacks, run) for _ in range(processes))
+            except OSError as error:
+                raise ExecutionError(
+                    f"{processes:,} processes can't be started, only {len(workers):,}: {error.strerror}. "
+                    "Give fewer --jobs."
+                ) from None
         return _drive(workers, specs, callbacks)
     finally:
         for worker in workers:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from milepost.errors import ConfigError, TraceError
+from milepost.sim.whole_files import replacing
 
 __all__ = ["open_compressed", "open_unpacked"]
 
@@ -114,17 +115,25 @@ def _zstandard(path: Path) -> Any:  # noqa: ANN401 - a module that may be missin
 def open_compressed(path: Path) -> Iterator[BinaryIO]:
     """Open a file to write: gzip for a name that ends in .gz, zstd for .zst, plain else.
 
+    An older file of that name stays until all is written.
+
     Raises:
         ConfigError: zstd, and the library for it is not installed.
+        TraceError: it can't be written.
     """
-    if path.suffix == ".zst":
-        packer = _zstandard(path).ZstdCompressor(level=10)
-        with path.open("wb") as file, packer.stream_writer(file, closefd=False) as packed:
-            yield packed
-    elif path.suffix == ".gz":
-        # Without a name and a time inside, the same trace gives the same bytes.
-        with path.open("wb") as file, gzip.GzipFile("", "wb", fileobj=file, mtime=0) as packed:
-            yield cast(BinaryIO, packed)
-    else:
-        with path.open("wb") as file:
-            yield file
+    try:
+        if path.suffix == ".zst":
+            packer = _zstandard(path).ZstdCompressor(level=10)
+            with replacing(path) as file, packer.stream_writer(file, closefd=False) as packed:
+                yield packed
+        elif path.suffix == ".gz":
+            # Without a name and a time inside, the same trace gives the same bytes.
+            with replacing(path) as file, gzip.GzipFile("", "wb", fileobj=file, mtime=0) as packed:
+                yield cast(BinaryIO, packed)
+        else:
+            with replacing(path) as file:
+                yield file
+    except BrokenPipeError:  # whoever read has seen enough
+        raise
+    except OSError as error:
+        raise TraceError(f"{path} can't be written: {error.strerror or error}. Name another file.") from error

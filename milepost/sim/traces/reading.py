@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from milepost.error_text import printable
 from milepost.errors import ConfigError, TraceError
 from milepost.sim.traces.azure import read_azure
 from milepost.sim.traces.block_tokens import BlockTokens
@@ -190,4 +191,4 @@ def _name(path: Path) -> str:
     name = path.name or path.resolve().name
     while Path(name).suffix in _SUFFIXES:
         name = Path(name).stem
-    return name
+    return printable(name)

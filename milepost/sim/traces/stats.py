@@ -123,16 +123,20 @@ class _BlockOverlap:
     def __call__(self, request: TraceRequest) -> int:
         prompt = request.prompt
         assert isinstance(prompt, BlockTokens)
-        seen, known = self._seen, 0
+        seen, known, left = self._seen, 0, prompt.num_prompt // prompt.block_size
         for place, run in enumerate(prompt.runs):
             if run[-1] in seen:
                 known += len(run)
+                left -= len(run)
                 continue
-            # The first run that is not wholly known; behind it all are new.
+            # The first run that is not wholly known; behind it all are new. A block that this prompt fills
+            # partly is not seen yet.
             old = bisect_left(run, True, key=lambda block_id: block_id not in seen)
-            seen.update(run[old:])
+            seen.update(run[old : max(left, 0)])
+            left -= len(run)
             for new in prompt.runs[place + 1 :]:
-                seen.update(new)
+                seen.update(new[: max(left, 0)])
+                left -= len(new)
             known += old
             break
         size = prompt.block_size

@@ -136,3 +136,10 @@ def test_specs_without_it_are_as_ever() -> None:
     trace = random_trace(1)
     result = replay(trace, "turns+branch", "value", 1 << 24)
     assert (result.policy, result.eviction, result.notes) == ("turns+branch", "value", trace.notes)
+
+
+def test_places_are_whole_blocks_where_a_later_prompt_fills_a_block_that_was_partly_filled() -> None:
+    trace = block_trace([(range(2), 100), (range(3), 192), (range(2), 128)])
+    spec = RunSpec(policy=CLAIRVOYANT)
+    result = Simulation(spec, trace, clairvoyant_parts(spec, trace, SMALL)).run()
+    assert (result.hit_tokens, result.snapshots_written) == (64 + 64, 1)

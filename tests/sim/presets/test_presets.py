@@ -257,3 +257,12 @@ def test_a_wrong_name_or_value_is_refused(name: str, message: str) -> None:
 
 def test_no_name_is_no_preset() -> None:
     assert find_preset("") is None
+
+
+@pytest.mark.parametrize(
+    "text", ["marconi(alpha=1000000)", "marconi(alpha=0.00001)", "sglang(ratio=0.12345678)"]
+)
+def test_a_full_name_is_read_as_the_same_preset(text: str) -> None:
+    preset = find_preset(text)
+    assert preset is not None
+    assert preset.name == text

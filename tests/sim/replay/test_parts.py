@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from milepost.memory.pool import PagePool
+from milepost.prefix import nodes
 from milepost.prefix.eviction import parse_eviction
 from milepost.prefix.plan import PromptView, Reason
 from milepost.prefix.policies import parse_policy
@@ -121,3 +122,23 @@ def test_a_watched_policy_decides_as_it_would_alone() -> None:
     watched.consumed(Snapshot(position=300, hits=1), NOW)
     assert watched.written_at.counts == [1, 2]
     assert watched.used_at.counts == [1, 2]
+
+
+def test_a_spare_snapshot_that_gets_a_better_reason_is_counted_once() -> None:
+    watched = WatchedEviction(parse_eviction("value"), (256, 384))
+    snapshot = nodes.Snapshot(nodes.Node(b"key", None, 100, ()), (), Reason.SPARE, NOW)
+    watched.written(snapshot, NOW)
+    snapshot.reason = Reason.TURN
+    watched.written(snapshot, NOW)
+    assert watched.written_at.counts == [1, 0]
+
+
+def test_what_was_written_before_the_count_begins_is_not_counted_as_used() -> None:
+    watched = WatchedEviction(parse_eviction("lru"), (256, 384))
+    old, new = Snapshot(position=100), Snapshot(position=300)
+    watched.written(old, NOW)
+    watched.begin([old])
+    watched.written(new, NOW)
+    watched.consumed(old, NOW)
+    watched.consumed(new, NOW)
+    assert watched.written_at.counts == watched.used_at.counts == [0, 1]

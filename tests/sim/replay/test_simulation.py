@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -144,6 +145,58 @@ def test_a_run_can_be_repeated_and_leaves_an_engine_in_order(seed: int, queueing
     assert sum(first.written_by_depth) == first.snapshots_written >= first.snapshots_used > 0
     simulation._scheduler.check()
     assert simulation._scheduler.stats().pages.leased == 0
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_hits_and_losses_add_up_behind_a_warm_up_that_ends_among_running_requests(seed: int) -> None:
+    trace = random_trace(seed, num_requests=60)
+    spec = RunSpec(policy="turns", queueing=True, max_num_seqs=4, token_budget=100, warm_up=1 / 3)
+    result, outcomes, _ = run(trace, spec)
+    counted = [outcomes[str(number)] for number in range(20, 60)]
+    assert result.requests == 40
+    assert result.input_tokens == sum(outcome.prompt_tokens for outcome in counted)
+    assert result.hit_tokens == sum(outcome.hit_tokens for outcome in counted)
+    assert result.hit_tokens + sum(result.losses.values()) == result.input_tokens
+
+
+def test_refused_requests_are_part_of_the_warm_up() -> None:
+    trace = block_trace([(range(3), 192), (range(10, 500), 31_360), (range(3), 192), (range(3), 192)])
+    page = parts_of(RunSpec(), trace, SMALL).layout.page_bytes
+    result, _, _ = run(trace, RunSpec(budget_bytes=40 * page, policy="turns+every(64)", warm_up=0.75))
+    assert (result.requests, result.refused) == (1, 1)
+    assert (result.input_tokens, result.hit_tokens, sum(result.losses.values())) == (192, 128, 64)
+
+
+def test_goodput_is_that_of_the_time_behind_the_warm_up() -> None:
+    trace = requests((0.0, 100, 1), (100.0, 100, 1), (102.0, 100, 1))
+    result, _, _ = run(trace, RunSpec(queueing=True, ttft_limit=2.5, warm_up=0.4))
+    assert result.goodput == pytest.approx(2 / 4.0)
+    assert result.seconds == pytest.approx(104.0)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("warm_up", [0.0, 0.5])
+def test_depths_count_each_snapshot_once(seed: int, warm_up: float) -> None:
+    trace = random_trace(seed, num_requests=60)
+    spec = RunSpec(policy="adaptive(spare=64)", queueing=seed == 0, warm_up=warm_up)
+    result, _, _ = run(trace, spec)
+    assert sum(result.written_by_depth) == result.snapshots_written
+    assert sum(result.used_by_depth) == result.snapshots_used
+    assert warm_up or result.snapshots_used > 0
+    pairs = zip(result.used_by_depth, result.written_by_depth, strict=True)
+    assert all(used <= written for used, written in pairs)
+
+
+@pytest.mark.parametrize("queueing", [False, True])
+@pytest.mark.parametrize("seconds", [math.inf, math.nan, 1e300])
+def test_a_step_that_takes_forever_is_refused(seconds: float, queueing: bool) -> None:
+    class Endless(LinearCost):
+        def seconds(self, work: StepWork) -> float:
+            return seconds
+
+    spec, trace = RunSpec(queueing=queueing), random_trace(0, num_requests=3)
+    with pytest.raises(ConfigError, match=r"A step of .* on a second a step. Mend the figures"):
+        Simulation(spec, trace, parts_of(spec, trace, SMALL), Endless()).run()
 
 
 def test_blocks_are_as_long_without_a_limit_as_with_one() -> None:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -19,6 +20,7 @@ from milepost.errors import ConfigError, ExecutionError, InvariantError, Request
 from milepost.sim.replay.setup import parts_of
 from milepost.sim.replay.simulation import Simulation
 from milepost.sim.runs import RequestOutcome, RunResult, RunSpec
+from milepost.sim.sweep import processes
 from milepost.sim.sweep.sweep import SweepCallbacks, run_sweep
 from milepost.sim.traces.trace import Trace
 from tests.model_specs import SMALL
@@ -153,6 +155,22 @@ def test_a_process_that_dies_is_told(trace: Trace) -> None:
 
     with pytest.raises(ExecutionError, match=r"1MB turns lru paged: .* ended with signal 9.*--jobs 1"):
         run_sweep(SPECS, trace, jobs=2, run=run)
+
+
+def test_more_processes_than_there_can_be(trace: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
+    start = processes._start
+    started: list[object] = []
+
+    def start_two(*arguments: Any) -> object:
+        if len(started) == 2:
+            raise OSError(24, "Too many open files")
+        started.append(start(*arguments))
+        return started[-1]
+
+    monkeypatch.setattr(processes, "_start", start_two)
+    with pytest.raises(ExecutionError, match="4 processes can't be started, only 2: Too many open files"):
+        run_sweep(SPECS, trace, jobs=4, run=run_small)
+    assert len(started) == 2
 
 
 def test_nobody_is_left_behind(trace: Trace) -> None:

@@ -164,3 +164,8 @@ def test_whole_traces(name: str, requests: int, input_tokens: int, bound: str, s
     found = stats_of(trace)
     assert (found.requests, found.input_tokens) == (requests, input_tokens)
     assert f"{found.prefix_bound:.2%}" == bound
+
+
+def test_a_block_that_was_only_partly_filled_is_not_shared_when_another_prompt_fills_it() -> None:
+    trace = block_trace([(range(2), 100), (range(3), 192), (range(3), 192), (range(4), 193)])
+    assert overlaps(trace) == [0, 64, 192, 192]
