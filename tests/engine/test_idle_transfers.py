@@ -26,8 +26,8 @@ PROMPT = tuple(range(40))
 class Tiered:
     """An engine on a script with all tiers, whose prompts leave a snapshot every 4 tokens."""
 
-    def __init__(self) -> None:
-        self.pool = PagePool(200)
+    def __init__(self, num_pages: int = 200) -> None:
+        self.pool = PagePool(num_pages)
         self.clock = 0.0
         layout = SmallLayout()
         config = cache_config(match_unit=4, snapshot_policy="every(4)")
@@ -102,7 +102,7 @@ def test_an_idle_engine_gives_the_pages_of_an_aborted_load_back() -> None:
 
 
 def test_an_idle_engine_answers_at_once_while_a_transfer_hangs() -> None:
-    tiered = Tiered()
+    tiered = Tiered(num_pages=2000)  # what is asked for is not to be evicted meanwhile
     tiered.executor.hold_transfers()
 
     async def work() -> None:
