@@ -2,7 +2,7 @@
 
     {"id": "trace_0003", "block_size": 64, "hash_id_scope": "local", "requests": [
       {"t": 3.2, "in": 19226, "out": 173, "hash_ids": [1, 2, ..., 300], ...},
-      {"t": 134.2, "type": "subagent", "agent_id": "agent_001", "duration_ms": 126015, "requests": [...]}]}
+      {"t": 134.2, "agent_id": "agent_001", "duration_ms": 126015, "requests": [...]}]}
 
 Times are seconds within the session, so when sessions start is drawn. Ids are chained; those of scope
 "local" mean nothing outside of their session. Only full blocks have one. They may be given as

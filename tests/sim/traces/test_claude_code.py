@@ -75,9 +75,9 @@ def test_ids_of_a_global_scope_are_everybodys(tmp_path: Path) -> None:
 
 
 def test_a_sub_agent_reports_back_when_its_entry_says(tmp_path: Path) -> None:
-    agent = {"t": 60.0, "type": "subagent", "agent_id": "x", "duration_ms": 50_000}
+    agent = {"t": 60.0, "agent_id": "x", "duration_ms": 50_000}
     inner = [entry(0, 64, hash_ids=[9]), entry(20, 128, hash_ids=[9, 10])]
-    late = {"t": 70.0, "type": "subagent", "agent_id": "y", "duration_ms": None, "requests": inner[:1]}
+    late = {"t": 70.0, "agent_id": "y", "duration_ms": None, "requests": inner[:1]}
     row = session(
         "s", entry(5, 64, hash_ids=[1]), agent | {"requests": inner}, late, entry(65, 128, hash_ids=[1, 2])
     )
