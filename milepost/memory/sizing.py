@@ -61,8 +61,6 @@ def resolve(
         )
     max_model_len = min(asked_len, longest)
     cache = config.resolved_cache(layout.block_size)
-    if cache is not None:
-        _within_machine("host_cache", cache.host_bytes, config.host_cache)
     if cache is not None and cache.host_bytes:
         _within_machine("host_cache", cache.host_bytes, config.host_cache)
     return ResolvedConfig(

@@ -60,7 +60,7 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
 
 def sizes_of(spec: RunSpec, trace: Trace) -> Sizes:
     """The sizes that are asked for, else those of the trace."""
-    whole = trace.block_size if trace.block_size > 1 else 0
+    whole = trace.block_or(0)
     return Sizes(
         match_unit=max(spec.match_unit, whole) or MATCH_UNIT,
         block_size=spec.block_size or whole or spec.match_unit or MATCH_UNIT,

@@ -82,7 +82,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
 
 def parts_of(spec: RunSpec, trace: Trace, model: ModelSpec) -> Parts:
     """Our own engine's, as `spec` asks."""
-    block_size = spec.block_size or (trace.block_size if trace.block_size > 1 else DEFAULT_BLOCK_SIZE)
+    block_size = spec.block_size or trace.block_or(DEFAULT_BLOCK_SIZE)
     if spec.layout == "lcm" and not spec.block_size:
         # Large pages grow with the block: the trace's may be far longer than anybody would choose.
         block_size = math.gcd(block_size, DEFAULT_BLOCK_SIZE)
@@ -106,7 +106,7 @@ def parts_of(spec: RunSpec, trace: Trace, model: ModelSpec) -> Parts:
         policy=policy,
         eviction=parse_eviction(spec.eviction),
         stop_token_ids=model.stop_token_ids,
-        match_unit=spec.match_unit or (trace.block_size if trace.block_size > 1 else MATCH_UNIT),
+        match_unit=spec.match_unit or trace.block_or(MATCH_UNIT),
     )
 
 

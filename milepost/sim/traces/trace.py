@@ -63,6 +63,10 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
     skipped: int = 0
     notes: tuple[str, ...] = ()
 
+    def block_or(self, usual: int) -> int:
+        """Tokens of the blocks that it tells apart, or `usual` where it has token ids."""
+        return self.block_size if self.block_size > 1 else usual
+
     @property
     def num_input(self) -> int:
         """Tokens of all prompts together."""
