@@ -24,7 +24,7 @@ import msgspec
 from milepost.error_text import nearest
 from milepost.errors import ConfigError, InvariantError
 
-__all__ = ["Derivation", "Worksheet", "explain"]
+__all__ = ["Derivation", "Worksheet", "evaluate", "explain"]
 
 Number = int | float
 
