@@ -29,7 +29,7 @@ def draw_state(name: str, picture: StatePicture) -> Drawing:
     return Drawing(
         title=f"A state over {picture.pages:,} {picture.unit}{'s' if picture.pages != 1 else ''} ({name})",
         text=_text(picture, shown),
-        svg=_svg(name, picture, shown),
+        svg=_svg(picture, shown),
     )
 
 
@@ -93,13 +93,10 @@ def _at(spans: tuple[Span, ...], place: float) -> str:
     return "padding"
 
 
-def _svg(name: str, picture: StatePicture, shown: list[int | None]) -> str:
+def _svg(picture: StatePicture, shown: list[int | None]) -> str:
     height = (len(shown) + 1) * (_ROW + _GAP) + 8
-    label = escape(f"A state over {picture.pages} pages of the {name} layout")
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{label}" '
-        f'viewBox="0 0 {_LEFT + _WIDTH + 250} {height}" font-family="sans-serif" font-size="12">'
-    ]
+    head = f'viewBox="0 0 {_LEFT + _WIDTH + 250} {height}" font-family="sans-serif" font-size="12"'
+    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" {head}>']
     for row, page in enumerate(shown):
         top = row * (_ROW + _GAP) + 4
         if page is None:

@@ -47,13 +47,12 @@ def _text(steps: AlignmentSteps, attention_layers: int, recurrent_layers: int) -
     block = steps.block_size * steps.token_bytes
     state = "\u2588" * filled
     blank = " " * 12
+    rows = f"{steps.state_rows:,} rows"
     lines = [
         f"(1) raw     |\u2502{' ' * (_COLUMNS - 1)} a token's row {steps.token_bytes:,} B",
-        f"{blank}|{state}{' ' * (_COLUMNS - filled)} a layer's state {bytes_text(steps.layer_state_bytes)}, "
-        f"{steps.state_rows:,} rows",
+        f"{blank}|{state:<{_COLUMNS}} a layer's state {bytes_text(steps.layer_state_bytes)}, {rows}",
         f"(2) grow    |{_marks(steps)}| {_grown(steps)}",
-        f"(3) pad     |{state}{'\u00b7' * (_COLUMNS - filled)}| slot {bytes_text(block)}, padding "
-        f"{bytes_text(steps.layer_padding_bytes)} ({steps.layer_padding_share:.2%})",
+        f"(3) pad     |{state:\u00b7<{_COLUMNS}}| slot {bytes_text(block)}, padding {_padding(steps)}",
     ]
     pages = _page_rows(steps, attention_layers, recurrent_layers)
     for row, (full, empty, count) in enumerate(pages):
@@ -102,30 +101,19 @@ def _slots(full: int, empty: int) -> str:
 
 
 def _svg(steps: AlignmentSteps, attention_layers: int, recurrent_layers: int) -> str:
-    share, block = _share(steps), steps.block_size * steps.token_bytes
-    grown = f"{_grown(steps)}: the shortest block that holds a layer's state"
+    share, block = _share(steps), bytes_text(steps.block_size * steps.token_bytes)
+    token = _bar(0, max(0.002, 1 / steps.block_size), COLOURS["window"])
     rows = (
-        (
-            _bar(0, share, COLOURS["even"]) + _bar(0, max(0.002, 1 / steps.block_size), COLOURS["window"]),
-            f"a layer's state {bytes_text(steps.layer_state_bytes)} is {steps.state_rows:,} rows of "
-            f"{steps.token_bytes:,} B, a token in one layer (orange)",
-        ),
-        (_grown_bars(steps), grown),
+        (_bar(0, share, COLOURS["even"]) + token, _raw_line(steps)),
+        (_grown_bars(steps), f"{_grown(steps)}: the shortest block that holds a layer's state"),
         (
             _bar(0, share, COLOURS["even"]) + _bar(share, 1, COLOURS["padding"]),
-            f"padded by {bytes_text(steps.layer_padding_bytes)} ({steps.layer_padding_share:.2%}) to a slot of "
-            f"{bytes_text(block)}",
+            f"padded by {_padding(steps)} to a slot of {block}",
         ),
-        (
-            _page_bars(attention_layers, recurrent_layers),
-            f"a page is {attention_layers:,} slots, {bytes_text(steps.page_bytes)}; a state takes "
-            f"{steps.pages_per_state:,}, the last with {steps.empty_slots:,} empty slots (shown)",
-        ),
+        (_page_bars(attention_layers, recurrent_layers), _page_line(steps, attention_layers)),
     )
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="The four alignment steps" '
-        f'viewBox="0 0 {_LEFT + _WIDTH + 10} {4 * _STEP}" font-family="sans-serif" font-size="12">'
-    ]
+    head = f'viewBox="0 0 {_LEFT + _WIDTH + 10} {4 * _STEP}" font-family="sans-serif" font-size="12"'
+    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" {head}>']
     for place, (bars, about) in enumerate(rows):
         parts.append(
             f'<g transform="translate(0 {place * _STEP})">'
@@ -133,6 +121,23 @@ def _svg(steps: AlignmentSteps, attention_layers: int, recurrent_layers: int) ->
             f'<text x="{_LEFT}" y="50" fill="currentColor">{escape(about)}</text></g>'
         )
     return "".join(parts) + "</svg>"
+
+
+def _raw_line(steps: AlignmentSteps) -> str:
+    state = bytes_text(steps.layer_state_bytes)
+    rows = f"{steps.state_rows:,} rows of {steps.token_bytes:,} B"
+    return f"a layer's state, {state}, is {rows}: one is what a token takes in a layer (orange)"
+
+
+def _padding(steps: AlignmentSteps) -> str:
+    return f"{bytes_text(steps.layer_padding_bytes)} ({steps.layer_padding_share:.2%})"
+
+
+def _page_line(steps: AlignmentSteps, attention_layers: int) -> str:
+    page = f"a page is {attention_layers:,} slots, {bytes_text(steps.page_bytes)}"
+    return (
+        f"{page}; a state takes {steps.pages_per_state:,}, the last (shown) with {steps.empty_slots:,} empty"
+    )
 
 
 def _bar(start: float, end: float, colour: str) -> str:

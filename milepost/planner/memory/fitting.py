@@ -7,7 +7,8 @@ from collections.abc import Callable
 import msgspec
 
 from milepost.errors import ConfigError
-from milepost.planner.memory.device import Device, device_memory
+from milepost.planner.device_memory import free_memory
+from milepost.planner.memory.device import Device, derive_device, rank_division
 from milepost.planner.memory.question import MemoryQuestion
 from milepost.planner.memory.texts import bytes_text
 from milepost.planner.worksheet import Worksheet
@@ -49,8 +50,8 @@ def resolved_device(
         if deployment.expert_parallel:
             groups = max(1, deployment.expert_parallel // ranks)
     _check_experts(deployment.expert_parallel, ranks, groups)
-    device = device_memory(sheet, shape, hardware, question, groups)
-    if device.free_bytes >= needs(ranks):
+    device = derive_device(sheet, shape, hardware, question, groups)
+    if device.budget_bytes >= needs(ranks):
         return groups, device
     message = _refusal(device, model, hardware, question, needs(ranks))
     raise ConfigError(message if device.asked else message + _nearest(shape, hardware, question, needs))
@@ -61,10 +62,14 @@ def _free_bytes(
 ) -> int:
     """Of a device, if the model were divided so."""
     deployment = msgspec.structs.replace(question.deployment, tensor_parallel=tensor_parallel)
-    asked = msgspec.structs.replace(question, deployment=deployment, memory_bytes=0)
-    sheet = Worksheet()
-    sheet.given("tensor_parallel", tensor_parallel, "ranks", "")
-    return device_memory(sheet, shape, hardware, asked, groups).free_bytes
+    return free_memory(
+        shape,
+        hardware,
+        rank_division(msgspec.structs.replace(question, deployment=deployment), groups),
+        memory_share=deployment.memory_share,
+        tokens_per_step=question.step_tokens,
+        workspace_bytes=question.reserve_bytes,
+    ).free_bytes
 
 
 def _fewest_groups(
@@ -113,7 +118,7 @@ def _refusal(device: Device, model: str, hardware: Hardware, question: MemoryQue
         )
     share = question.deployment.memory_share
     return (
-        f"{model} doesn't fit: of the {bytes_text(share * device.memory_bytes)} of a {hardware.name} that "
+        f"{model} doesn't fit: of the {bytes_text(device.usable_bytes)} of a {hardware.name} that "
         f"memory_share {share:g} leaves, weights take {bytes_text(device.weight_bytes)} and the workspace "
         f"{bytes_text(device.workspace_bytes)}, and a state with one token {bytes_text(need)}."
     )

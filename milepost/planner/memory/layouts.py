@@ -46,6 +46,7 @@ class LayoutPlan(msgspec.Struct, frozen=True, kw_only=True):
         unit_prefix_tokens: the same where prefixes are found at match units inside blocks.
         short_request_bytes: that the short request takes.
         short_request_waste_bytes: of them, what holds nothing.
+        short_request_waste_share: the same, as a share of them.
         batches: most requests at each of the question's contexts, with whole pages.
         steps: of ``aligned``, how its block came to be.
     """
@@ -67,6 +68,7 @@ class LayoutPlan(msgspec.Struct, frozen=True, kw_only=True):
     unit_prefix_tokens: int
     short_request_bytes: float
     short_request_waste_bytes: float
+    short_request_waste_share: float
     batches: tuple[int, ...]
     steps: AlignmentSteps | None = None
 
@@ -131,6 +133,7 @@ def plan_layout(
         unit_prefix_tokens=_int(sheet, f"{name}.unit_prefix_tokens"),
         short_request_bytes=held,
         short_request_waste_bytes=sheet[f"{name}.short_request_waste_bytes"],
+        short_request_waste_share=sheet[f"{name}.short_request_waste_bytes"] / held,
         batches=tuple(add_batch(sheet, name, context) for context in question.contexts),
         steps=layout.steps if isinstance(layout, AlignedLayout) else None,
     )

@@ -144,11 +144,11 @@ def _lcm(sheet: Worksheet, name: str, layout: LcmLayout) -> None:
     )
     sheet.check(f"{name}.pages_per_state", layout.large_per_state)
     sheet.derive(
-        f"{name}.pages", f"floor(free_bytes / {name}.page_bytes)", "large pages", meaning="in free memory"
+        f"{name}.pages", f"floor(budget_bytes / {name}.page_bytes)", "large pages", meaning="in free memory"
     )
     sheet.derive(
         f"{name}.usable_pages",
-        f"max(0, (free_bytes - {name}.small_page_bytes) // {name}.page_bytes)",
+        f"max(0, (budget_bytes - {name}.small_page_bytes) // {name}.page_bytes)",
         "large pages",
         meaning="beside one small page that padding points to",
     )
@@ -183,7 +183,9 @@ def _plain(sheet: Worksheet, name: str, block_size: int) -> None:
 
 
 def _dummy(sheet: Worksheet, name: str) -> None:
-    sheet.derive(f"{name}.pages", f"floor(free_bytes / {name}.page_bytes)", "pages", meaning="in free memory")
+    sheet.derive(
+        f"{name}.pages", f"floor(budget_bytes / {name}.page_bytes)", "pages", meaning="in free memory"
+    )
     sheet.derive(
         f"{name}.usable_pages",
         f"max(0, {name}.pages - 1)",

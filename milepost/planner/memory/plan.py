@@ -44,6 +44,7 @@ class MemoryPlan(msgspec.Struct, frozen=True, kw_only=True):
     """How states and KV of a model lie in memory, and how many fit. Sizes are of one device.
 
     Attributes:
+        question: what was asked.
         model: its name.
         hardware: of a device.
         tensor_parallel: ranks that share the heads of a sequence.
@@ -62,6 +63,7 @@ class MemoryPlan(msgspec.Struct, frozen=True, kw_only=True):
         notes: what a reader must know.
     """
 
+    question: MemoryQuestion
     model: str
     hardware: str
     tensor_parallel: int
@@ -102,12 +104,13 @@ def plan_memory(question: MemoryQuestion) -> MemoryPlan:
     sheet.given("short_tokens", question.short_tokens, "tokens", "--short", "of the short request")
     layouts, notes = _layouts(sheet, shape, sizes, question)
     return MemoryPlan(
+        question=question,
         model=model,
         hardware=hardware.name,
         tensor_parallel=deployment.tensor_parallel,
         data_parallel=data_parallel,
         context_parallel=deployment.context_parallel,
-        expert_parallel=int(sheet["expert_parallel"]),
+        expert_parallel=int(sheet["expert_ranks"]),
         kv_dtype=deployment.kv_dtype,
         state_dtype=deployment.state_dtype,
         device=device,
@@ -153,7 +156,7 @@ def _batch_row(sheet: Worksheet, context: int, place: int, layouts: tuple[Layout
     )
     ideal = sheet.derive(
         f"batch.ideal.{length}",
-        f"floor(free_bytes / (slots * state_bytes + {context} * kv_bytes_per_token))",
+        f"floor(budget_bytes / (slots * state_bytes + {context} * kv_bytes_per_token))",
         "requests",
         meaning=f"of {context:,} tokens, if memory had no pages",
     )
@@ -161,7 +164,7 @@ def _batch_row(sheet: Worksheet, context: int, place: int, layouts: tuple[Layout
     if sheet["attention_layers"]:
         others = sheet.derive(
             f"batch.all_attention.{length}",
-            f"floor(free_bytes / ({context} * all_attention.kv_bytes_per_token))",
+            f"floor(budget_bytes / ({context} * all_attention.kv_bytes_per_token))",
             "requests",
             meaning=f"of {context:,} tokens, if all layers kept rows",
         )
@@ -181,13 +184,11 @@ def _notes(shape: ModelShape, question: MemoryQuestion) -> tuple[str, ...]:
             "No layer of this model keeps a state, so there is nothing to lay out: pages are blocks."
         )
     if not shape.attention_layers:
-        notes.append(
-            "No layer of this model keeps rows: a sequence takes one state, however long it is; a page is a state."
-        )
+        notes.append("No layer of this model keeps rows: a sequence takes one state, however long it is.")
     if not question.memory_bytes and question.reserve_bytes is None:
         notes.append(
-            "The workspace is an estimate (--explain workspace_bytes). Measure it on the engine that is used, "
-            "and give it as --reserve."
+            "The workspace is an estimate (--explain workspace_bytes). Measure it on the engine that is "
+            "used, and give it as --reserve."
         )
     if question.drafts:
         notes.append(
