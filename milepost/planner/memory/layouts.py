@@ -72,6 +72,11 @@ class LayoutPlan(msgspec.Struct, frozen=True, kw_only=True):
     batches: tuple[int, ...]
     steps: AlignmentSteps | None = None
 
+    @property
+    def fits_one(self) -> bool:
+        """Whether one sequence fits: its state and a block."""
+        return self.usable_pages >= self.pages_per_state + bool(self.blocks_per_page)
+
 
 def lay_out(name: str, shape: ModelShape, question: MemoryQuestion) -> AnyLayout:
     """The layout of a name; None for a model with one kind of layer only.

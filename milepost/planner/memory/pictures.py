@@ -12,7 +12,6 @@ from milepost.planner.memory.plan import MemoryPlan
 from milepost.planner.memory.rank_sizes import CONV_ITEMSIZE, rank_shape
 from milepost.planner.memory.spans import state_picture
 from milepost.planner.report import Drawing
-from milepost.shapes.names import find_shape
 
 __all__ = ["pictures"]
 
@@ -20,8 +19,7 @@ __all__ = ["pictures"]
 def pictures(plan: MemoryPlan) -> Iterator[Drawing]:
     """Each of the plan's layouts, drawn; nothing of a model with one kind of layer only."""
     question = plan.question
-    _, whole = find_shape(question.deployment.model)
-    shape = rank_shape(whole, question.deployment, question.drafts)
+    shape = rank_shape(plan.shape, question.deployment, question.drafts)
     recurrent = shape.recurrent
     for planned in plan.layouts:
         layout = lay_out(planned.name, shape, question) if recurrent else None

@@ -18,7 +18,7 @@ from milepost.shapes.shape import ModelShape
 from milepost.sim.cost.by_name import default_hardware
 from milepost.sim.cost.hardware import find_hardware
 
-__all__ = ["BatchRow", "MemoryPlan", "plan_memory"]
+__all__ = ["BatchRow", "MemoryPlan", "plan_memory", "plan_memory_of"]
 
 
 class BatchRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,6 +46,7 @@ class MemoryPlan(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         question: what was asked.
         model: its name.
+        shape: its numbers.
         hardware: of a device.
         tensor_parallel: ranks that share the heads of a sequence.
         data_parallel: such groups.
@@ -65,6 +66,7 @@ class MemoryPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     question: MemoryQuestion
     model: str
+    shape: ModelShape
     hardware: str
     tensor_parallel: int
     data_parallel: int
@@ -83,16 +85,29 @@ class MemoryPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def plan_memory(question: MemoryQuestion) -> MemoryPlan:
-    """Answer a question about memory.
+    """Answer a question about memory of a model that it names.
 
     Raises:
         ConfigError: an unknown name, a number out of range, ranks that don't divide the model, a layout that
             can't be, or a model that doesn't fit, with the nearest that does.
         CheckpointError: the model's config can't be read.
     """
+    return plan_memory_of(*find_shape(question.deployment.model), question)
+
+
+def plan_memory_of(model: str, whole: ModelShape, question: MemoryQuestion) -> MemoryPlan:
+    """Answer a question about memory of a model in numbers, whatever the question's deployment names.
+
+    Args:
+        model: what it is called.
+        whole: its numbers.
+        question: what is asked.
+
+    Raises:
+        ConfigError: as `plan_memory`.
+    """
     check_question(question)
     deployment = question.deployment
-    model, whole = find_shape(deployment.model)
     check_ranks(whole, deployment)
     hardware = find_hardware(deployment.hardware or default_hardware(whole))
     shape = rank_shape(whole, deployment, question.drafts)
@@ -106,6 +121,7 @@ def plan_memory(question: MemoryQuestion) -> MemoryPlan:
     return MemoryPlan(
         question=question,
         model=model,
+        shape=whole,
         hardware=hardware.name,
         tensor_parallel=deployment.tensor_parallel,
         data_parallel=data_parallel,
@@ -140,10 +156,24 @@ def _layouts(
                 raise
             notes.append(f"{name}: {error}")
             continue
-        plans.append(plan_layout(sheet, name, layout, sizes, question))
-        if plans[-1].name == PLAIN:
+        plan = plan_layout(sheet, name, layout, sizes, question)
+        if not plan.fits_one:
+            notes.append(_too_small(plan, sheet))
+        plans.append(plan)
+        if plan.name == PLAIN:
             break  # the same pages whatever was asked
+    if not any(plan.fits_one for plan in plans):
+        raise ConfigError(notes[-1])
     return tuple(plans), tuple(notes)
+
+
+def _too_small(plan: LayoutPlan, sheet: Worksheet) -> str:
+    pages = plan.pages_per_state + bool(plan.blocks_per_page)
+    return (
+        f"{plan.name}: not one sequence fits. It needs {pages:,} pages of {plan.page_bytes:,} bytes, beside "
+        f"one that padding points to. Given: {int(sheet['budget_bytes']):,} bytes for states and KV. Choose a "
+        f"shorter block, another layout, or more memory."
+    )
 
 
 def _batch_row(sheet: Worksheet, context: int, place: int, layouts: tuple[LayoutPlan, ...]) -> BatchRow:
