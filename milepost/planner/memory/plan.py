@@ -171,8 +171,8 @@ def _too_small(plan: LayoutPlan, sheet: Worksheet) -> str:
     pages = plan.pages_per_state + bool(plan.blocks_per_page)
     need = f"{pages:,} pages of {plan.page_bytes:,} bytes, beside the one that padding points to"
     return (
-        f"{plan.name}: not one sequence fits. It needs {need}. Given: {int(sheet['budget_bytes']):,} bytes for "
-        "states and KV. Choose a shorter block, another layout, or more memory."
+        f"{plan.name}: not one sequence fits. It needs {need}. Given: {int(sheet['budget_bytes']):,} "
+        "bytes for states and KV. Choose a shorter block, another layout, or more memory."
     )
 
 

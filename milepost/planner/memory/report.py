@@ -13,12 +13,12 @@ from milepost.planner.report import Column, Plot, Report, Section, Series, Table
 __all__ = ["memory_report"]
 
 _RULE = (
-    "Shortest shared prefix that is found: a hit needs a state at its end. Where an engine shares whole blocks "
-    "only, a state stands at a block's end, so it is a block (of a sequence: times the ranks that share its "
-    "context). With prefix keys at match units inside blocks (Milepost in every layout; vLLM's "
-    "prefix_match_unit) it is the unit: the block that is filled in part is copied. A prompt's last token is "
-    "always computed, so a prompt needs one more. A prompt that goes on where another ended is found at any "
-    "length: its end has a key of its own."
+    "Shortest shared prefix that is found: a hit needs a state at its end. Where an engine shares whole "
+    "blocks only, a state stands at a block's end, so it is a block (of a sequence: times the ranks "
+    "that share its context). With prefix keys at match units inside blocks (Milepost in every layout; "
+    "vLLM's prefix_match_unit) it is the unit: the block that is filled in part is copied. A prompt's "
+    "last token is always computed, so a prompt needs one more. A prompt that goes on where another "
+    "ended is found at any length: its end has a key of its own."
 )
 
 
