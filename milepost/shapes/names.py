@@ -34,6 +34,7 @@ _MODELS = (
 
 SHAPES: dict[str, Path] = {
     **{name: _ASSETS / "models" / name for name in _MODELS},
+    "qwen3.8-27b": _ASSETS / "models" / "qwen3.5-27b",  # of the same sizes
     "milepost-toy-k3": _ASSETS / "milepost-toy-k3",
 }
 """Known names and the folders of their config.json."""

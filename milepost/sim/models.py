@@ -44,7 +44,7 @@ def find_model(name: str) -> tuple[str, ModelSpec]:
     path = Path(name)
     if name.lower() in SHAPES or _family(path) in FAMILIES:
         raise ConfigError(
-            "Of this model only sizes are known: `milepost plan` takes it, the engine and the simulator don't. "
+            "Of this model only sizes are known: milepost plan knows it, the engine and the simulator don't. "
             f"They take {', '.join(MODELS)}, and a config.json of {' or '.join(ENGINE_FAMILIES)}. "
             f"Given: {name!r:.200}."
         )

@@ -1,4 +1,4 @@
-"""What a sequence keeps, by model: state and row of a layer, against sizes that engines log or papers state."""
+"""What a sequence keeps: states and rows, by model, against sizes that engines log or papers state."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ STATES = {
     "qwen3-next-80b-a3b": (RecurrentKind.GATED_DELTA_NET, 36, 32, 128, 128, 8_192, 3),
     "qwen3.5-4b": (RecurrentKind.GATED_DELTA_NET, 24, 32, 128, 128, 8_192, 3),
     "qwen3.5-27b": (RecurrentKind.GATED_DELTA_NET, 48, 48, 128, 128, 10_240, 3),
+    "qwen3.8-27b": (RecurrentKind.GATED_DELTA_NET, 48, 48, 128, 128, 10_240, 3),
     "qwen3.5-397b-a17b": (RecurrentKind.GATED_DELTA_NET, 45, 64, 128, 128, 12_288, 3),
     "nemotron-3-nano": (RecurrentKind.MAMBA2, 23, 64, 64, 128, 6_144, 3),
     "nemotron-3-super": (RecurrentKind.MAMBA2, 40, 128, 64, 128, 10_240, 3),
@@ -28,6 +29,7 @@ ROWS = {
     "qwen3-next-80b-a3b": (AttentionKind.GQA, 12, 2, 2 * 2 * 256),
     "qwen3.5-4b": (AttentionKind.GQA, 8, 4, 2 * 4 * 256),
     "qwen3.5-27b": (AttentionKind.GQA, 16, 4, 2 * 4 * 256),
+    "qwen3.8-27b": (AttentionKind.GQA, 16, 4, 2 * 4 * 256),
     "qwen3.5-397b-a17b": (AttentionKind.GQA, 15, 2, 2 * 2 * 256),
     "qwen3-235b-a22b": (AttentionKind.GQA, 94, 4, 2 * 4 * 128),
     "minimax-m2.5": (AttentionKind.GQA, 62, 8, 2 * 8 * 128),
