@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from milepost.shapes.shape import BF16_BYTES, AttentionKind, AttentionShape
+from milepost.shapes.shape import AttentionKind, AttentionShape
 
 __all__ = ["GroupedQuery", "LatentAttention", "grouped_query", "latent_attention"]
 
@@ -45,7 +45,6 @@ def grouped_query(
     *,
     head_norms: bool = False,
     whole_norms: bool = False,
-    bytes_per_parameter: float = BF16_BYTES,
 ) -> AttentionShape:
     """The shape of a layer of grouped-query attention.
 
@@ -53,7 +52,6 @@ def grouped_query(
         sizes: of the layer.
         head_norms: whether norms of one head's width, shared by all heads, stand on queries and keys.
         whole_norms: whether norms over all heads stand there (MiniMax-M2).
-        bytes_per_parameter: of the projections, the mean of those stored in fewer bytes and the others.
     """
     queries, keys = sizes.heads * sizes.head_dim, sizes.kv_heads * sizes.head_dim
     sharded, replicated = sum(sizes.matrices.values()), 0
@@ -73,7 +71,6 @@ def grouped_query(
         v_head_dim=sizes.head_dim,
         sharded=sharded,
         replicated=replicated,
-        bytes_per_parameter=bytes_per_parameter,
     )
 
 
@@ -135,13 +132,8 @@ class LatentAttention(msgspec.Struct, frozen=True, kw_only=True):
         return matrices
 
 
-def latent_attention(sizes: LatentAttention, *, bytes_per_parameter: float = BF16_BYTES) -> AttentionShape:
-    """The shape of a layer of multi-head latent attention; two norms stand inside, on latent and low rank.
-
-    Args:
-        sizes: of the layer.
-        bytes_per_parameter: the mean of those stored in fewer bytes and the others.
-    """
+def latent_attention(sizes: LatentAttention) -> AttentionShape:
+    """The shape of a layer of multi-head latent attention; norms stand inside, on latent and low rank."""
     norms = sizes.kv_lora_rank + (sizes.q_lora_rank or 0)
     return AttentionShape(
         kind=AttentionKind.MLA,
@@ -154,5 +146,4 @@ def latent_attention(sizes: LatentAttention, *, bytes_per_parameter: float = BF1
         sharded=sum(sizes.sharded_matrices.values()),
         replicated=sum(sizes.replicated_matrices.values()) + norms,
         kv_up=sizes.sharded_matrices["kv_b_proj"],
-        bytes_per_parameter=bytes_per_parameter,
     )

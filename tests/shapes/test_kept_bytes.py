@@ -45,7 +45,7 @@ def test_states_and_rows(name: str) -> None:
     assert (state is None) == (name not in STATES)
     if state is not None:
         found = (state.kind, model.recurrent_layers, state.heads, state.rows, state.row_dim)
-        assert (*found, state.conv_channels, state.conv_window) == STATES[name]
+        assert (*found, state.conv_channels(), state.conv_window) == STATES[name]
     assert attention is not None
     assert (attention.kind, model.attention_layers, attention.kv_heads, attention.row_dim) == ROWS[name]
 
@@ -69,8 +69,8 @@ def test_bytes_of_a_sequence(name: str, state_bytes: int, kv_bytes: int) -> None
     state, attention = model.recurrent, model.attention
     kept = 0
     if state is not None:
-        matrices = state.heads * state.rows * state.row_dim * 4
-        kept = model.recurrent_layers * (matrices + state.conv_channels * state.conv_window * 2)
+        matrices = state.matrix_elements * 4
+        kept = model.recurrent_layers * (matrices + state.conv_channels() * state.conv_window * 2)
     assert kept == state_bytes
     assert attention is not None
     assert model.attention_layers * attention.row_dim * 2 == kv_bytes

@@ -13,7 +13,7 @@ import pytest
 from milepost.shapes.configs.by_model_type import read_shape
 from milepost.shapes.names import find_shape
 from milepost.shapes.shape import AttentionShape, ModelShape
-from milepost.shapes.totals import activated_parameters, checkpoint_bytes, total_parameters
+from milepost.sim.cost.part_weights import weights_of
 
 # Text parameters. Qwen3-Next: of Qwen3-Coder-Next, the same model published without draft layer. MiniMax: of
 # M2 and M2.7. Nemotron: with the routing biases, which the Hub counts apart (float32). DeepSeek-V3: by its
@@ -35,6 +35,18 @@ TEXT = {
 
 def shape(name: str) -> ModelShape:
     return find_shape(name)[1]
+
+
+def total_parameters(model: ModelShape) -> int:
+    return sum(part.parameters for part in weights_of(model).values())
+
+
+def activated_parameters(model: ModelShape) -> int:
+    return sum(part.activated for part in weights_of(model).values())
+
+
+def checkpoint_bytes(model: ModelShape) -> float:
+    return sum(part.parameters * part.bytes_per_parameter for part in weights_of(model).values())
 
 
 def attention_of(model: ModelShape) -> int:
@@ -142,7 +154,7 @@ def test_deepseek_v3_by_dtype() -> None:
 
 
 def test_kimi_k2_to_nine_digits() -> None:
-    """The Hub counts 1,026,470,731,056 for Kimi-K2-Base, scales and all: 3,416 more, we don't know of what."""
+    """The Hub counts 1,026,470,731,056 for Kimi-K2-Base, scales and all: 3,416 more, of what is unknown."""
     blocks = 61 * (12 * 56 + 96 * 12 + 5 * 56 + 128 * 4 + 56 * 64) + 3 * 144 * 56 + 60 * 385 * 3 * 16 * 56
     assert 1_026_470_731_056 - total_parameters(shape("kimi-k2")) - blocks == 3_416
 

@@ -8,14 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from milepost.shapes.configs.model_file import (
-    ModelFile,
-    check_top_k,
-    experts_of,
-    gated,
-    layer_count,
-    size,
-)
+import msgspec
+
+from milepost.shapes.configs.model_file import ModelFile, layer_count, size
+from milepost.shapes.configs.parts import dense_networks, experts, gated
 from milepost.shapes.projections import LatentAttention, latent_attention
 from milepost.shapes.shape import AttentionShape, ExpertsShape, ModelShape
 
@@ -33,8 +29,8 @@ def deepseek_v3_shape(file: ModelFile) -> ModelShape:
     sparse = [layer for layer in range(first, count) if layer % step == 0]
     with_experts = set(sparse)
     dense = [layer for layer in range(count) if layer not in with_experts]
-    matrices = gated("mlp", hidden, size(text, "intermediate_size")) if dense else {}
-    dense_parameters = sum(matrices.values())
+    network = gated("mlp", hidden, size(text, "intermediate_size")) if dense else {}
+    networks = dense_networks(file, dense, network)
     return ModelShape(
         family=file.family,
         hidden_size=hidden,
@@ -44,14 +40,14 @@ def deepseek_v3_shape(file: ModelFile) -> ModelShape:
         recurrent_layers=0,
         attention_layers=count,
         moe_layers=len(sparse),
-        dense_layers=len(dense),
+        dense_layers=networks.layers,
         recurrent=None,
         attention=_attention(file, range(count), hidden),
         experts=_experts(file, sparse, hidden) if sparse else None,
-        dense_parameters=dense_parameters,
+        dense_parameters=networks.parameters,
         norm_parameters=(2 * count + 1) * hidden,
         tied_embeddings=file.tied_embeddings,
-        dense_bytes_per_parameter=file.stored.mean(dense, matrices, dense_parameters),
+        dense_bytes_per_parameter=networks.bytes_per_parameter,
         head_bytes_per_parameter=file.stored.of_head(),
     )
 
@@ -71,36 +67,24 @@ def _attention(file: ModelFile, layers: Sequence[int], hidden: int) -> Attention
         rope_head_dim=size(text, "qk_rope_head_dim", minimum=0),
         v_head_dim=size(text, "v_head_dim"),
     )
-    plain = latent_attention(sizes)
+    shape = latent_attention(sizes)
     named = sizes.sharded_matrices | sizes.replicated_matrices
     matrices = {f"self_attn.{name}": count for name, count in named.items()}
-    total = plain.sharded + plain.replicated
-    return latent_attention(sizes, bytes_per_parameter=file.stored.mean(layers, matrices, total))
+    mean = file.stored.mean(layers, matrices, shape.sharded + shape.replicated)
+    return msgspec.structs.replace(shape, bytes_per_parameter=mean)
 
 
-def _experts(file: ModelFile, layers: Sequence[int], hidden: int) -> ExpertsShape | None:
-    text = file.text
-    num_experts, top_k = size(text, "n_routed_experts"), size(text, "num_experts_per_tok")
-    check_top_k(text, top_k, num_experts, "num_experts_per_tok")
-    intermediate = size(text, "moe_intermediate_size")
-    shared = size(text, "n_shared_experts", minimum=0, default=0) * intermediate
-    experts = ExpertsShape(
-        num_experts=num_experts,
-        top_k=top_k,
-        width=hidden,
-        latent=False,
-        intermediate=intermediate,
-        matrices=3,
-        bytes_per_parameter=2.0,
-        shared_parameters=3 * hidden * shared,
-        latent_down=0,
-        latent_up=0,
-        router=num_experts * hidden + num_experts,
-    )
-    return experts_of(
+def _experts(file: ModelFile, layers: Sequence[int], hidden: int) -> ExpertsShape:
+    """The router has a bias for each expert (``noaux_tc``)."""
+    intermediate = size(file.text, "moe_intermediate_size")
+    shared = size(file.text, "n_shared_experts", minimum=0, default=0) * intermediate
+    return experts(
         file,
         layers,
-        experts,
-        routed=gated("mlp.experts.0", hidden, intermediate),
+        count_field="n_routed_experts",
+        width=hidden,
+        intermediate=intermediate,
+        routed=tuple(gated("mlp.experts.0", hidden, intermediate)),
         shared=gated("mlp.shared_experts", hidden, shared),
+        router=size(file.text, "n_routed_experts") * (hidden + 1),
     )

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from milepost.error_text import as_json
-from milepost.shapes.configs.model_file import ModelFile, check_top_k, experts_of, layer_count, size
-from milepost.shapes.projections import GroupedQuery, grouped_query
-from milepost.shapes.shape import AttentionShape, ExpertsShape, ModelShape
+from milepost.json_fields import JsonFields
+from milepost.shapes.configs.model_file import ModelFile, layer_count, size
+from milepost.shapes.configs.parts import experts, grouped_query_layers
+from milepost.shapes.shape import ExpertsShape, ModelShape
 
 __all__ = ["minimax_m2_shape"]
 
@@ -39,7 +40,7 @@ def minimax_m2_shape(file: ModelFile) -> ModelShape:
         moe_layers=count,
         dense_layers=0,
         recurrent=None,
-        attention=_attention(file, layers, hidden),
+        attention=grouped_query_layers(file, layers, "self_attn", whole_norms=_norms(text)),
         experts=_experts(file, layers, hidden),
         dense_parameters=0,
         norm_parameters=(2 * count + 1) * hidden,
@@ -48,42 +49,24 @@ def minimax_m2_shape(file: ModelFile) -> ModelShape:
     )
 
 
-def _attention(file: ModelFile, layers: Sequence[int], hidden: int) -> AttentionShape:
-    text = file.text
-    heads, kv_heads = size(text, "num_attention_heads"), size(text, "num_key_value_heads")
-    if heads % kv_heads:
-        text.problem(
-            "num_attention_heads", f"must be a multiple of the {kv_heads} key-value heads. Given: {heads}"
-        )
-    norms = text.boolean("use_qk_norm", default=False)
-    if norms:
-        text.choice("qk_norm_type", ("per_layer",))
-    sizes = GroupedQuery(hidden=hidden, heads=heads, kv_heads=kv_heads, head_dim=size(text, "head_dim"))
-    plain = grouped_query(sizes, whole_norms=norms)
-    matrices = {f"self_attn.{name}": count for name, count in sizes.matrices.items()}
-    total = plain.sharded + plain.replicated
-    return grouped_query(
-        sizes, whole_norms=norms, bytes_per_parameter=file.stored.mean(layers, matrices, total)
-    )
+def _norms(text: JsonFields) -> bool:
+    """Whether norms over all heads stand on queries and keys."""
+    if not text.boolean("use_qk_norm", default=False):
+        return False
+    text.choice("qk_norm_type", ("per_layer",))
+    return True
 
 
-def _experts(file: ModelFile, layers: Sequence[int], hidden: int) -> ExpertsShape | None:
+def _experts(file: ModelFile, layers: Sequence[int], hidden: int) -> ExpertsShape:
     text = file.text
-    num_experts, top_k = size(text, "num_local_experts"), size(text, "num_experts_per_tok")
-    check_top_k(text, top_k, num_experts, "num_experts_per_tok")
-    intermediate = size(text, "intermediate_size")
-    experts = ExpertsShape(
-        num_experts=num_experts,
-        top_k=top_k,
+    bias = 1 if text.boolean("use_routing_bias", default=False) else 0
+    return experts(
+        file,
+        layers,
+        count_field="num_local_experts",
         width=hidden,
-        latent=False,
-        intermediate=intermediate,
-        matrices=3,
-        bytes_per_parameter=2.0,
-        shared_parameters=0,
-        latent_down=0,
-        latent_up=0,
-        router=num_experts * (hidden + (1 if text.boolean("use_routing_bias", default=False) else 0)),
+        intermediate=size(text, "intermediate_size"),
+        routed=[f"block_sparse_moe.experts.0.{name}" for name in ("w1", "w2", "w3")],
+        shared={},
+        router=size(text, "num_local_experts") * (hidden + bias),
     )
-    routed = {f"block_sparse_moe.experts.0.{name}": hidden * intermediate for name in ("w1", "w2", "w3")}
-    return experts_of(file, layers, experts, routed=routed, shared={})

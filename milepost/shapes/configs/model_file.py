@@ -3,26 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-
-import msgspec
+from collections.abc import Mapping
 
 from milepost.error_text import as_json
 from milepost.json_fields import JsonFields
 from milepost.shapes.configs.stored_bytes import StoredBytes
-from milepost.shapes.shape import ExpertsShape
 
-__all__ = [
-    "MAX_LAYERS",
-    "MAX_SIZE",
-    "ModelFile",
-    "check_top_k",
-    "experts_of",
-    "gated",
-    "layer_count",
-    "layer_kinds",
-    "size",
-]
+__all__ = ["MAX_LAYERS", "MAX_SIZE", "ModelFile", "check_multiple", "layer_count", "layer_kinds", "size"]
 
 MAX_SIZE = 2**31 - 1
 """No width, count or length of a model is larger; a larger one is a mistake in the file."""
@@ -83,44 +70,8 @@ def layer_kinds(text: JsonFields, name: str, known: Mapping[str, str]) -> list[s
     return [known[word] for word in words]
 
 
-def experts_of(
-    file: ModelFile,
-    layers: Sequence[int],
-    experts: ExpertsShape,
-    *,
-    routed: Mapping[str, int],
-    shared: Mapping[str, int],
-) -> ExpertsShape | None:
-    """Experts with the bytes that they are stored in; None without layers that have any.
-
-    Args:
-        file: the config.json.
-        layers: numbers of the layers with experts.
-        experts: in bf16.
-        routed: parameters of one routed expert's matrices by their names in a layer.
-        shared: the same of the shared experts.
-    """
-    if not layers:
-        return None
-    return msgspec.structs.replace(
-        experts,
-        bytes_per_parameter=file.stored.mean(layers, routed, experts.expert_parameters),
-        shared_bytes_per_parameter=file.stored.mean(layers, shared, experts.shared_parameters),
-    )
-
-
-def gated(place: str, width: int, intermediate: int) -> dict[str, int]:
-    """Parameters of a gated feed-forward network's matrices by their usual names.
-
-    Args:
-        place: where it stands in a layer, such as ``mlp``.
-        width: of its input and output.
-        intermediate: inside.
-    """
-    return {f"{place}.{name}": width * intermediate for name in ("gate_proj", "up_proj", "down_proj")}
-
-
-def check_top_k(text: JsonFields, top_k: int, experts: int, name: str) -> None:
-    """Note a problem when a token takes more experts than there are."""
-    if top_k > experts:
-        text.problem(name, f"must be at most the {experts} experts. Given: {top_k}")
+def check_multiple(text: JsonFields, name: str, base: str) -> None:
+    """Note a problem when one number is no multiple of another; numbers that are wrong anyway are let be."""
+    given, unit = text.optional(name), text.optional(base)
+    if type(given) is int and type(unit) is int and given > 0 and unit > 0 and given % unit:
+        text.problem(name, f"must be a multiple of {base} ({unit}). Given: {given}")

@@ -16,14 +16,13 @@ from milepost.json_fields import JsonFields
 from milepost.shapes.configs.model_file import (
     MAX_LAYERS,
     ModelFile,
-    check_top_k,
-    experts_of,
+    check_multiple,
     layer_count,
     layer_kinds,
     size,
 )
-from milepost.shapes.projections import GroupedQuery, grouped_query
-from milepost.shapes.shape import AttentionShape, ExpertsShape, ModelShape, RecurrentKind, RecurrentShape
+from milepost.shapes.configs.parts import dense_networks, experts, grouped_query_layers
+from milepost.shapes.shape import ExpertsShape, ModelShape, RecurrentKind, RecurrentShape
 
 __all__ = ["nemotron_h_shape"]
 
@@ -38,10 +37,9 @@ def nemotron_h_shape(file: ModelFile) -> ModelShape:
     kinds = _kinds(text)
     at = {kind: [layer for layer, given in enumerate(kinds) if given == kind] for kind in LETTERS.values()}
     hidden = size(text, "hidden_size")
-    dense = {}
-    if at[FEED_FORWARD]:
-        dense = _two_matrices("mixer", hidden, size(text, "intermediate_size"))
-    dense_total = sum(dense.values())
+    dense = at[FEED_FORWARD]
+    network = _two_matrices("mixer", hidden, size(text, "intermediate_size")) if dense else {}
+    networks = dense_networks(file, dense, network)
     if text.boolean("mlp_bias", default=False):
         text.problem("mlp_bias", "only false is known")
     return ModelShape(
@@ -53,14 +51,14 @@ def nemotron_h_shape(file: ModelFile) -> ModelShape:
         recurrent_layers=len(at[MAMBA]),
         attention_layers=len(at[ATTENTION]),
         moe_layers=len(at[EXPERTS]),
-        dense_layers=len(at[FEED_FORWARD]),
+        dense_layers=networks.layers,
         recurrent=_mamba(file, at[MAMBA], hidden) if at[MAMBA] else None,
-        attention=_attention(file, at[ATTENTION], hidden) if at[ATTENTION] else None,
+        attention=grouped_query_layers(file, at[ATTENTION], "mixer"),
         experts=_experts(file, at[EXPERTS], hidden) if at[EXPERTS] else None,
-        dense_parameters=dense_total,
+        dense_parameters=networks.parameters,
         norm_parameters=(len(kinds) + 1) * hidden,
         tied_embeddings=file.tied_embeddings,
-        dense_bytes_per_parameter=file.stored.mean(at[FEED_FORWARD], dense, dense_total),
+        dense_bytes_per_parameter=networks.bytes_per_parameter,
         head_bytes_per_parameter=file.stored.of_head(),
     )
 
@@ -103,8 +101,7 @@ def _mamba(file: ModelFile, layers: Sequence[int], hidden: int) -> RecurrentShap
     heads, head_dim = size(text, "mamba_num_heads"), size(text, "mamba_head_dim")
     groups, state = size(text, "n_groups"), size(text, "ssm_state_size")
     taps = size(text, "conv_kernel")
-    if heads % groups:
-        text.problem("mamba_num_heads", f"must be a multiple of the {groups} groups. Given: {heads}")
+    check_multiple(text, "mamba_num_heads", "n_groups")
     inner = heads * head_dim
     channels = inner + 2 * groups * state
     matrices = {"mixer.in_proj": hidden * (inner + channels + heads), "mixer.out_proj": inner * hidden}
@@ -122,7 +119,6 @@ def _mamba(file: ModelFile, layers: Sequence[int], hidden: int) -> RecurrentShap
         rows=head_dim,
         row_dim=state,
         key_heads=groups,
-        conv_channels=channels,
         conv_window=taps - 1,
         sharded=sharded,
         replicated=replicated,
@@ -130,61 +126,34 @@ def _mamba(file: ModelFile, layers: Sequence[int], hidden: int) -> RecurrentShap
     )
 
 
-def _attention(file: ModelFile, layers: Sequence[int], hidden: int) -> AttentionShape:
+def _experts(file: ModelFile, layers: Sequence[int], hidden: int) -> ExpertsShape:
+    """The router has a bias for each expert; LatentMoE's experts work at a width of their own."""
     text = file.text
-    heads, kv_heads = size(text, "num_attention_heads"), size(text, "num_key_value_heads")
-    if heads % kv_heads:
-        text.problem(
-            "num_attention_heads", f"must be a multiple of the {kv_heads} key-value heads. Given: {heads}"
-        )
-    if text.optional("sliding_window") is not None:
-        text.problem("sliding_window", "only null is known: a window would bound what a token keeps")
-    sizes = GroupedQuery(
-        hidden=hidden,
-        heads=heads,
-        kv_heads=kv_heads,
-        head_dim=size(text, "head_dim", "attention_head_dim"),
-        bias=text.boolean("attention_bias", default=False),
-    )
-    matrices = {f"mixer.{name}": count for name, count in sizes.matrices.items()}
-    total = sum(sizes.matrices.values())
-    return grouped_query(sizes, bytes_per_parameter=file.stored.mean(layers, matrices, total))
-
-
-def _experts(file: ModelFile, layers: Sequence[int], hidden: int) -> ExpertsShape | None:
-    text = file.text
-    num_experts, top_k = size(text, "n_routed_experts"), size(text, "num_experts_per_tok")
-    check_top_k(text, top_k, num_experts, "num_experts_per_tok")
     latent = size(text, "moe_latent_size", minimum=0, default=0)
-    width, intermediate = latent or hidden, size(text, "moe_intermediate_size")
-    shared = 0
-    if size(text, "n_shared_experts", minimum=0, default=0):
+    shared = text.integer("n_shared_experts", minimum=0, maximum=1, default=0)
+    if shared:
         shared = size(text, "moe_shared_expert_intermediate_size")
-    if size(text, "n_shared_experts", minimum=0, default=0) > 1:
-        text.problem("n_shared_experts", "only 0 or 1 is known")
-    experts = ExpertsShape(
-        num_experts=num_experts,
-        top_k=top_k,
-        width=width,
-        latent=latent > 0,
-        intermediate=intermediate,
-        matrices=2,
-        bytes_per_parameter=2.0,
-        shared_parameters=2 * hidden * shared,
-        latent_down=hidden * latent,
-        latent_up=latent * hidden,
-        router=num_experts * hidden + num_experts,
-    )
-    projections = {"mixer.fc1_latent_proj": hidden * latent, "mixer.fc2_latent_proj": latent * hidden}
-    stored = experts_of(
+    shape = experts(
         file,
         layers,
-        experts,
-        routed=_two_matrices("mixer.experts.0", width, intermediate),
+        count_field="n_routed_experts",
+        width=latent or hidden,
+        intermediate=size(text, "moe_intermediate_size"),
+        routed=tuple(_two_matrices("mixer.experts.0", 1, 1)),
         shared=_two_matrices("mixer.shared_experts", hidden, shared),
+        router=size(text, "n_routed_experts") * (hidden + 1),
     )
-    latent_bytes = file.stored.mean(layers, projections, 2 * hidden * latent)
-    return stored and msgspec.structs.replace(stored, latent_bytes_per_parameter=latent_bytes)
+    if not latent:
+        return shape
+    down, up = hidden * latent, latent * hidden
+    projections = {"mixer.fc1_latent_proj": down, "mixer.fc2_latent_proj": up}
+    return msgspec.structs.replace(
+        shape,
+        latent=True,
+        latent_down=down,
+        latent_up=up,
+        latent_bytes_per_parameter=file.stored.mean(layers, projections, down + up),
+    )
 
 
 def _two_matrices(place: str, width: int, intermediate: int) -> dict[str, int]:

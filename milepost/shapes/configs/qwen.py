@@ -11,21 +11,13 @@ from collections.abc import Sequence
 
 from milepost.error_text import as_json
 from milepost.json_fields import JsonFields
-from milepost.shapes.configs.model_file import (
-    ModelFile,
-    check_top_k,
-    experts_of,
-    gated,
-    layer_count,
-    layer_kinds,
-    size,
-)
-from milepost.shapes.projections import GroupedQuery, grouped_query
+from milepost.shapes.configs.model_file import ModelFile, check_multiple, layer_count, layer_kinds, size
+from milepost.shapes.configs.parts import dense_networks, experts, gated, grouped_query_layers
 from milepost.shapes.shape import AttentionShape, ExpertsShape, ModelShape, RecurrentKind, RecurrentShape
 
 __all__ = ["QWEN_DENSE_HYBRIDS", "qwen_hybrid_shape", "qwen_moe_shape"]
 
-QWEN_DENSE_HYBRIDS = ("qwen3_5", "qwen3_5_text")
+QWEN_DENSE_HYBRIDS = ("qwen3_5",)
 """Families of hybrids without experts."""
 
 RECURRENT, ATTENTION = "recurrent", "attention"
@@ -37,15 +29,14 @@ def qwen_hybrid_shape(file: ModelFile) -> ModelShape:
     kinds = _kinds(file.text, count)
     recurrent = [layer for layer, kind in enumerate(kinds) if kind == RECURRENT]
     attention = [layer for layer, kind in enumerate(kinds) if kind == ATTENTION]
-    sparse = [] if file.family in QWEN_DENSE_HYBRIDS else _sparse_layers(file.text, count)
+    gate = file.text.boolean("attn_output_gate", default=True)
     return _model(
         file,
         count,
-        sparse=sparse,
-        recurrent_layers=recurrent,
+        sparse=[] if file.family in QWEN_DENSE_HYBRIDS else _sparse_layers(file.text, count),
+        recurrent_layers=len(recurrent),
         recurrent=_gated_delta_net(file, recurrent),
-        attention_layers=attention,
-        attention=_attention(file, attention, gate=file.text.boolean("attn_output_gate", default=True)),
+        attention=grouped_query_layers(file, attention, "self_attn", output_gate=gate, head_norms=True),
         shared_expert=True,
     )
 
@@ -53,15 +44,13 @@ def qwen_hybrid_shape(file: ModelFile) -> ModelShape:
 def qwen_moe_shape(file: ModelFile) -> ModelShape:
     """Qwen3-MoE: grouped-query attention in every layer, no shared expert."""
     count = layer_count(file.text)
-    layers = range(count)
     return _model(
         file,
         count,
         sparse=_sparse_layers(file.text, count),
-        recurrent_layers=(),
+        recurrent_layers=0,
         recurrent=None,
-        attention_layers=layers,
-        attention=_attention(file, layers, gate=False),
+        attention=grouped_query_layers(file, range(count), "self_attn", head_norms=True),
         shared_expert=False,
     )
 
@@ -71,35 +60,34 @@ def _model(
     count: int,
     *,
     sparse: Sequence[int],
-    recurrent_layers: Sequence[int],
+    recurrent_layers: int,
     recurrent: RecurrentShape | None,
-    attention_layers: Sequence[int],
-    attention: AttentionShape,
+    attention: AttentionShape | None,
     shared_expert: bool,
 ) -> ModelShape:
     text = file.text
     hidden = size(text, "hidden_size")
     with_experts = set(sparse)
     dense = [layer for layer in range(count) if layer not in with_experts]
-    matrices = gated("mlp", hidden, size(text, "intermediate_size")) if dense else {}
-    dense_parameters = sum(matrices.values())
+    network = gated("mlp", hidden, size(text, "intermediate_size")) if dense else {}
+    networks = dense_networks(file, dense, network)
     return ModelShape(
         family=file.family,
         hidden_size=hidden,
         vocab_size=size(text, "vocab_size"),
         max_position=size(text, "max_position_embeddings"),
         blocks=count,
-        recurrent_layers=len(recurrent_layers),
-        attention_layers=len(attention_layers),
+        recurrent_layers=recurrent_layers,
+        attention_layers=count - recurrent_layers,
         moe_layers=len(sparse),
-        dense_layers=len(dense),
-        recurrent=recurrent if recurrent_layers else None,
-        attention=attention if attention_layers else None,
+        dense_layers=networks.layers,
+        recurrent=recurrent,
+        attention=attention,
         experts=_experts(file, sparse, hidden, shared_expert=shared_expert) if sparse else None,
-        dense_parameters=dense_parameters,
+        dense_parameters=networks.parameters,
         norm_parameters=(2 * count + 1) * hidden,
         tied_embeddings=file.tied_embeddings,
-        dense_bytes_per_parameter=file.stored.mean(dense, matrices, dense_parameters),
+        dense_bytes_per_parameter=networks.bytes_per_parameter,
         head_bytes_per_parameter=file.stored.of_head(),
     )
 
@@ -139,10 +127,7 @@ def _gated_delta_net(file: ModelFile, layers: Sequence[int]) -> RecurrentShape |
     key_heads, value_heads = size(text, "linear_num_key_heads"), size(text, "linear_num_value_heads")
     key_dim, value_dim = size(text, "linear_key_head_dim"), size(text, "linear_value_head_dim")
     taps = size(text, "linear_conv_kernel_dim")
-    if value_heads % key_heads:
-        text.problem(
-            "linear_num_value_heads", f"must be a multiple of the {key_heads} key heads. Given: {value_heads}"
-        )
+    check_multiple(text, "linear_num_value_heads", "linear_num_key_heads")
     keys, values = key_heads * key_dim, value_heads * value_dim
     channels = 2 * keys + values
     if file.family == "qwen3_next":
@@ -160,7 +145,6 @@ def _gated_delta_net(file: ModelFile, layers: Sequence[int]) -> RecurrentShape |
         rows=value_dim,
         row_dim=key_dim,
         key_heads=key_heads,
-        conv_channels=channels,
         conv_window=taps - 1,
         sharded=sharded,
         replicated=value_dim,
@@ -168,56 +152,18 @@ def _gated_delta_net(file: ModelFile, layers: Sequence[int]) -> RecurrentShape |
     )
 
 
-def _attention(file: ModelFile, layers: Sequence[int], *, gate: bool) -> AttentionShape:
+def _experts(file: ModelFile, layers: Sequence[int], hidden: int, *, shared_expert: bool) -> ExpertsShape:
+    """The router has no bias; a vector of the hidden size weighs the shared expert."""
     text = file.text
-    heads, kv_heads = size(text, "num_attention_heads"), size(text, "num_key_value_heads")
-    if heads % kv_heads:
-        text.problem(
-            "num_attention_heads", f"must be a multiple of the {kv_heads} key-value heads. Given: {heads}"
-        )
-    sizes = GroupedQuery(
-        hidden=size(text, "hidden_size"),
-        heads=heads,
-        kv_heads=kv_heads,
-        head_dim=size(text, "head_dim"),
-        output_gate=gate,
-        bias=text.boolean("attention_bias", default=False),
-    )
-    if text.boolean("use_sliding_window", default=False):
-        text.problem("use_sliding_window", "only false is known: a window would bound what a token keeps")
-    plain = grouped_query(sizes, head_norms=True)
-    matrices = {f"self_attn.{name}": count for name, count in sizes.matrices.items()}
-    total = plain.sharded + plain.replicated
-    return grouped_query(
-        sizes, head_norms=True, bytes_per_parameter=file.stored.mean(layers, matrices, total)
-    )
-
-
-def _experts(
-    file: ModelFile, layers: Sequence[int], hidden: int, *, shared_expert: bool
-) -> ExpertsShape | None:
-    text = file.text
-    num_experts, top_k = size(text, "num_experts"), size(text, "num_experts_per_tok")
-    check_top_k(text, top_k, num_experts, "num_experts_per_tok")
     intermediate = size(text, "moe_intermediate_size")
     shared = size(text, "shared_expert_intermediate_size", minimum=0) if shared_expert else 0
-    experts = ExpertsShape(
-        num_experts=num_experts,
-        top_k=top_k,
-        width=hidden,
-        latent=False,
-        intermediate=intermediate,
-        matrices=3,
-        bytes_per_parameter=2.0,
-        shared_parameters=3 * hidden * shared,
-        latent_down=0,
-        latent_up=0,
-        router=num_experts * hidden + (hidden if shared else 0),
-    )
-    return experts_of(
+    return experts(
         file,
         layers,
-        experts,
-        routed=gated("mlp.experts.0", hidden, intermediate),
+        count_field="num_experts",
+        width=hidden,
+        intermediate=intermediate,
+        routed=tuple(gated("mlp.experts.0", hidden, intermediate)),
         shared=gated("mlp.shared_expert", hidden, shared),
+        router=size(text, "num_experts") * hidden + (hidden if shared else 0),
     )
