@@ -23,7 +23,7 @@ def deepseek_v3_shape(file: ModelFile) -> ModelShape:
     text = file.text
     count, hidden = layer_count(text), size(text, "hidden_size")
     first = size(text, "first_k_dense_replace", minimum=0)
-    if first > count:
+    if first > count == text.optional("num_hidden_layers"):
         text.problem("first_k_dense_replace", f"must be at most {count} layers. Given: {first}")
     step = size(text, "moe_layer_freq", default=1)
     sparse = [layer for layer in range(first, count) if layer % step == 0]

@@ -13,7 +13,7 @@ __all__ = ["MAX_LAYERS", "MAX_SIZE", "ModelFile", "check_multiple", "layer_count
 
 MAX_SIZE = 2**31 - 1
 """No width, count or length of a model is larger; a larger one is a mistake in the file."""
-MAX_LAYERS = 10_000
+MAX_LAYERS = 1_000
 
 
 @dataclasses.dataclass(frozen=True)

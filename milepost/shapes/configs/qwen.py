@@ -99,7 +99,7 @@ def _kinds(text: JsonFields, count: int) -> list[str]:
     if kinds is None:
         interval = size(text, "full_attention_interval")
         return [ATTENTION if (layer + 1) % interval == 0 else RECURRENT for layer in range(count)]
-    if kinds and len(kinds) != count:
+    if kinds and len(kinds) != count == text.optional("num_hidden_layers"):
         text.problem("layer_types", f"must name the {count} layers of num_hidden_layers. Given: {len(kinds)}")
     return kinds
 
