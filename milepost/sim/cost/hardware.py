@@ -1,7 +1,8 @@
 """Descriptions of hardware: what one device can do at best, and what share of that is assumed to be reached.
 
 Each is a JSON file under ``milepost/assets/hardware``, with its sources and their date; a user's own file has
-the same fields. Figures are of one device, without sparsity, bandwidths of one direction.
+the same fields. Figures are of one device, without sparsity, bandwidths of one direction. Prices are no part
+of it: whoever plans gives one.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from milepost.errors import ConfigError
 __all__ = ["Efficiency", "Hardware", "PeakFlops", "find_hardware", "hardware_names", "is_path", "read_json"]
 
 _FOLDER = Path(__file__).parents[2] / "assets" / "hardware"
+_VENDORS = ("nvidia", "amd", "instinct", "huawei")
+"""What may stand before a name, in this order."""
 
 
 class PeakFlops(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -53,15 +56,22 @@ class Hardware(
 
     Attributes:
         name: how it is asked for.
+        aliases: other words for it, in lower case with hyphens.
         title: what it is.
         peak_flops: FLOP/s by dtype.
-        memory_bytes: of the device.
+        memory_kind: such as "HBM3e"; "" where nobody says.
+        memory_bytes: of the device, as its sheet says, a GB read as 1e9 bytes.
+        reported_memory_bytes: of the device, as its driver says, where that is known. Often some 7 % more:
+            what a sheet calls GB are GiB.
         memory_bytes_per_second: peak bandwidth.
         interconnect_bytes_per_second: to the others of its domain, of one direction.
         interconnect_latency_seconds: of one collective operation inside the domain.
         domain_devices: devices of one such domain, 1 where there is none.
+        node_devices: devices of one host, for reference; a domain may span hosts.
         scale_out_bytes_per_second: beyond the domain, of one direction.
         scale_out_latency_seconds: of one collective operation beyond the domain.
+        compute_units: streaming multiprocessors, compute units or cube cores, on which a kernel's blocks run.
+        power_watts: the most that the device draws.
         kernel_seconds: from the start of one kernel to that of the next, when both have nothing to do.
         step_seconds: what the host adds to a step.
         efficiency: what share of the peaks is reached.
@@ -74,15 +84,21 @@ class Hardware(
     """
 
     name: str
+    aliases: tuple[str, ...] = ()
     title: str
     peak_flops: PeakFlops
+    memory_kind: str = ""
     memory_bytes: int
+    reported_memory_bytes: int | None = None
     memory_bytes_per_second: float
     interconnect_bytes_per_second: float
     interconnect_latency_seconds: float
     domain_devices: int
+    node_devices: int | None = None
     scale_out_bytes_per_second: float
     scale_out_latency_seconds: float
+    compute_units: int | None = None
+    power_watts: float | None = None
     kernel_seconds: float
     step_seconds: float
     efficiency: Efficiency = Efficiency()
@@ -111,7 +127,10 @@ def hardware_names() -> tuple[str, ...]:
 
 
 def find_hardware(name: str) -> Hardware:
-    """A description by its name, in any case, or by the path of a JSON file.
+    """A description by its name or an alias, or by the path of a JSON file.
+
+    Case doesn't matter, nor whether words are joined by hyphens, underscores or spaces, nor the vendor's name
+    in front: "NVIDIA GB300 NVL72" is "gb300".
 
     Raises:
         ConfigError: no such name (with the nearest match and the list) or file, or a file that is wrong.
@@ -119,12 +138,34 @@ def find_hardware(name: str) -> Hardware:
     if is_path(name):
         return _parse(Path(name))
     known = hardware_names()
-    if name.lower() not in known:
+    asked = _plain(name)
+    if asked in known:
+        return _shipped(asked)
+    aliases = _aliases()
+    if asked not in aliases:
         raise ConfigError(
             f"Hardware must be one of {', '.join(known)}, or the path of a JSON file. "
-            f"Given: {name!r}.{nearest(name, known)}"
+            f"Given: {name!r:.200}.{_nearest(asked, known)}"
         )
-    return _shipped(name.lower())
+    return _shipped(aliases[asked])
+
+
+def _plain(name: str) -> str:
+    """A name in the form of those of files: lower case, hyphens, no vendor."""
+    words = "-".join(name.lower().replace("_", " ").replace("-", " ").split())
+    for vendor in _VENDORS:
+        words = words.removeprefix(f"{vendor}-")
+    return words
+
+
+@cache
+def _aliases() -> dict[str, str]:
+    return {alias: name for name in hardware_names() for alias in _shipped(name).aliases}
+
+
+def _nearest(asked: str, known: tuple[str, ...]) -> str:
+    """The hint for a name nobody knows; of an alias, what it stands for."""
+    return nearest(asked, known) or nearest(asked, _aliases())
 
 
 @cache
