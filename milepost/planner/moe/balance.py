@@ -3,7 +3,7 @@
 A step's tokens choose experts at random by the shares of `milepost.planner.moe.loads.chosen_shares`; there is
 no closed form for the mean of the maximum over ranks, so it is drawn (Monte Carlo, numpy, a given seed).
 Choices are drawn with replacement (multinomial). A token's experts are distinct in truth, which makes sums of
-ranks vary less, by (N - 1) / (N - k) in the variance: 1.7 % for Kimi K3, so what is drawn errs on the busy side.
+ranks vary less, by (N - 1) / (N - k) in the variance: 1.7 % for Kimi K3. What is drawn errs on the busy side.
 
 The mean number of experts that are touched is closed: sum over experts of 1 - (1 - p)^tokens, which for an
 even load is N (1 - (1 - k/N)^tokens). Of the busiest rank it is the mean times what was drawn of busiest to

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import msgspec
 
@@ -36,7 +37,7 @@ def tail_ranges(sheet: Worksheet, known: tuple[TailTimes, ...]) -> tuple[TailRan
     winner = _winner(sheet, ranks)
     found: list[TailRange] = []
     first, best = known[0].tokens, known[0].best
-    for before, after in zip(known, known[1:], strict=False):
+    for before, after in pairwise(known):
         if after.best == best:
             continue
         start = _first_with(after.best, before.tokens, after.tokens, winner)

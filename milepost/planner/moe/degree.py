@@ -120,8 +120,8 @@ def note_degree(
         f"{p}.experts", f"ceil(num_experts / {p}.ranks) + {p}.redundant", "experts", meaning="of a rank"
     )
     sheet.derive(f"{p}.expert_weight_bytes", f"moe_layers * {p}.experts * expert_bytes", "bytes")
-    sheet.derive(f"{p}.weight_bytes", f"rank.dense_bytes + {p}.expert_weight_bytes", "bytes")
-    sheet.derive(f"{p}.free_bytes", f"rank.limit_bytes - {p}.weight_bytes", "bytes")
+    sheet.derive(f"{p}.weight_bytes", f"rank.other_bytes + {p}.expert_weight_bytes", "bytes")
+    sheet.derive(f"{p}.free_bytes", f"usable_bytes - {p}.weight_bytes - workspace_bytes", "bytes")
     num_experts, top_k = int(sheet["num_experts"]), int(sheet["top_k"])
     sheet.given(
         f"{p}.ranks_reached",
@@ -174,7 +174,7 @@ def _phase(
     )
     _note_balance(sheet, question, draws, p, ranks)
     note_exchange(sheet, p, degree, shared_tokens=shared_tokens)
-    _note_experts(sheet, p, degree, all_ranks)
+    _note_experts(sheet, p, all_ranks)
     waves = note_waves(sheet, p, f"{p}.rank_tokens", f"{degree}.experts")
     note_overlap(sheet, p)
     chosen = "waved" if question.overlap else "serial"
@@ -231,13 +231,14 @@ def _note_balance(sheet: Worksheet, question: MoeQuestion, draws: LoadDraws, p: 
     )
 
 
-def _note_experts(sheet: Worksheet, p: str, degree: str, all_ranks: int) -> None:
+def _note_experts(sheet: Worksheet, p: str, all_ranks: int) -> None:
     """The busiest rank's roofline: weights touched, activations in and out, two products (or three)."""
     sheet.derive(f"{p}.pairs", f"{p}.max_over_mean * {p}.rank_tokens * top_k", "", meaning="token and expert")
     sheet.derive(f"{p}.experts.weight_bytes", f"{p}.busiest_touched_experts * expert_bytes", "bytes")
     sheet.derive(
         f"{p}.experts.bytes",
-        f"{p}.experts.weight_bytes + 4 * {p}.pairs * (expert_width + (expert_matrices - 1) * expert_intermediate)",
+        f"{p}.experts.weight_bytes"
+        f" + 4 * {p}.pairs * (expert_width + (expert_matrices - 1) * expert_intermediate)",
         "bytes",
         meaning="weights once, activations of two bytes written and read",
     )

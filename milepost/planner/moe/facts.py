@@ -86,8 +86,7 @@ def _note_hardware(sheet: Worksheet, hardware: Hardware, question: MoeQuestion) 
         ("efficiency.network", hardware.efficiency.network, ""),
     ):
         sheet.given(entry, value, unit, source)
-    # Descriptions of older files don't say how many multiprocessors there are.
-    units = question.sms or int(getattr(hardware, "compute_units", 0) or 0)
+    units = question.sms or hardware.compute_units
     known = "--sms" if question.sms else source
     sheet.given("device.sms", units or DEFAULT_SMS, "", known if units else "assumed: those of a B200")
 

@@ -144,7 +144,8 @@ def _csv_rows(content: bytes, name: str) -> list[list[float]]:
 def _check_rows(rows: list[list[float]], name: str, num_experts: int, moe_layers: int) -> None:
     if len(rows) > moe_layers:
         raise ConfigError(
-            f"{name} must have one row for all layers or one a layer, at most {moe_layers}. Given: {len(rows)}."
+            f"{name} must have one row for all layers or one a layer, at most {moe_layers}. "
+            f"Given: {len(rows)}."
         )
     for number, row in enumerate(rows, 1):
         where = f"{name}, row {number}," if len(rows) > 1 else name

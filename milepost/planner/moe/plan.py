@@ -1,4 +1,4 @@
-"""A plan of expert parallelism: every degree's bytes, balance, waves and time, the tails, and the best degree."""
+"""A plan of expert parallelism: bytes, balance, waves and time of every degree, tails, the best degree."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from milepost.planner.moe.degree import PHASES, DegreePlan, Phase, note_degree
 from milepost.planner.moe.exchange import note_token_bytes
 from milepost.planner.moe.facts import experts_of, note_facts
 from milepost.planner.moe.loads import ExpertLoads, read_loads
+from milepost.planner.moe.memory import degrees_of, note_memory, resolve_ranks
 from milepost.planner.moe.question import PLACEMENTS, MoeQuestion, Placement, check_question
 from milepost.planner.moe.rest import note_rest, note_rest_facts
 from milepost.planner.moe.tails import TailTimes, note_tail_facts, note_tails
 from milepost.planner.moe.waves import WaveShape, note_waves
-from milepost.planner.moe.weights import degrees_of, note_dense, resolve_ranks
 from milepost.planner.worksheet import Derivation, Worksheet
 from milepost.shapes.names import find_shape
 from milepost.shapes.shape import ModelShape
+from milepost.sim.cost.by_name import default_hardware
 from milepost.sim.cost.hardware import Hardware, find_hardware
 
 __all__ = ["MoePlan", "PlacementBalance", "WavePoint", "plan_moe"]
@@ -126,21 +127,21 @@ def plan_moe(question: MoeQuestion) -> MoePlan:
     name, shape = find_shape(question.deployment.model)
     experts = experts_of(name, shape)
     check_ranks(shape, question.deployment)
-    hardware = find_hardware(question.deployment.hardware or _suiting(shape))
+    hardware = find_hardware(question.deployment.hardware or default_hardware(shape))
     loads = read_loads(question.load, experts.num_experts, shape.moe_layers)
+    ranks = resolve_ranks(name, shape, hardware, question)
+    group = question.deployment.tensor_parallel
+    numbers = degrees_of(ranks, group, experts.num_experts)
+    _check_degree(question.deployment.expert_parallel, ranks, group, numbers)
     sheet = Worksheet()
     note_facts(sheet, name, shape, hardware, question)
     note_token_bytes(sheet)
-    note_dense(sheet, name, shape, question)
-    ranks = resolve_ranks(sheet, name, hardware.name, question)
-    group = question.deployment.tensor_parallel
+    note_memory(sheet, shape, hardware, question, ranks)
     shared_tokens = 1 < group == ranks
     note_rest_facts(sheet, name, experts, group)
     for phase, tokens in zip(PHASES, (question.decode_tokens, question.prefill_tokens), strict=True):
         note_rest(sheet, experts, phase, tokens, f"--{phase}-tokens", shared_tokens=shared_tokens)
     draws = LoadDraws(loads, experts.top_k, question.redundant_per_rank, question.seed)
-    numbers = degrees_of(ranks, experts.num_experts)
-    _check_degree(question.deployment.expert_parallel, ranks, numbers)
     degrees = tuple(
         note_degree(sheet, question, draws, degree, ranks, shared_tokens=shared_tokens) for degree in numbers
     )
@@ -174,18 +175,12 @@ def plan_moe(question: MoeQuestion) -> MoePlan:
     )
 
 
-def _suiting(shape: ModelShape) -> str:
-    """Hardware when nobody names it: what holds the experts on one device, else GB300."""
-    experts = shape.experts
-    held = 0.0 if experts is None else shape.moe_layers * experts.num_experts * experts.expert_bytes
-    return "h200" if held <= 0.7 * find_hardware("h200").memory_bytes else "gb300"
-
-
-def _check_degree(given: int, ranks: int, degrees: tuple[int, ...]) -> None:
+def _check_degree(given: int, ranks: int, group: int, degrees: tuple[int, ...]) -> None:
     if given and given not in degrees:
         near = min(degrees, key=lambda degree: abs(degree - given))
+        whole = f", be a multiple of tensor_parallel {group}" if group > 1 else ""
         raise ConfigError(
-            f"expert_parallel must divide the {ranks} ranks, with at least one expert each. Given: {given}. "
+            f"expert_parallel must divide the {ranks} ranks{whole} and leave each an expert. Given: {given}. "
             f"The nearest that does: {near}."
         )
 
@@ -279,7 +274,7 @@ def _notes(
             "All ranks share every token (data_parallel 1), so nothing is dispatched: each rank computes its own "
             "experts, and the tail adds the results up."
         )
-    if not question.sms and not getattr(hardware, "compute_units", None):
+    if not question.sms and hardware.compute_units is None:
         notes.append("Wave counts are for 148 SMs, those of a B200, for the hardware doesn't say; see --sms.")
     if ranks > hardware.domain_devices:
         notes.append(f"Degrees above {hardware.domain_devices} leave the domain of {hardware.name}.")

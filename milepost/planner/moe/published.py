@@ -46,7 +46,7 @@ def tail_check(plan: MoePlan) -> Table | None:
             Column("change"),
         ),
         rows=tuple(rows),
-        note="Nothing is fitted. The latency of a collective and of a kernel are the hardware description's round "
-        "numbers; launches that overlap the kernel before (programmatic dependent launch) and weights that wait in "
-        "the L2 cache are left out, so absolute times are high.",
+        note="Nothing is fitted. The latencies of a collective and of a kernel are the hardware description's "
+        "round numbers; launches that overlap the kernel before (programmatic dependent launch) and weights "
+        "that wait in the L2 cache are left out, so absolute times are high.",
     )

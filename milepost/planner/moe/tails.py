@@ -90,7 +90,7 @@ def note_tails(sheet: Worksheet, group: str, prefix: str, tokens: int) -> TailTi
         sheet.derive(f"{prefix}.{name}_bytes", f"{ITEM} * {prefix}.tokens * {width}", "bytes")
         _note_all_reduce(sheet, group, f"{prefix}.reduce_{name}", f"{prefix}.{name}_bytes")
     _note_up(sheet, group, prefix)
-    _note_replicated(sheet, group, prefix)
+    _note_replicated(sheet, prefix)
     _note_scattered(sheet, group, prefix)
     _note_summed(sheet, group, prefix)
     found = tuple(
@@ -160,7 +160,7 @@ def _note(sheet: Worksheet, name: str, formulas: dict[str, str]) -> None:
         sheet.derive(f"{name}.{part}", formula, units[part], source=SOURCE)
 
 
-def _note_replicated(sheet: Worksheet, group: str, p: str) -> None:
+def _note_replicated(sheet: Worksheet, p: str) -> None:
     _note(
         sheet,
         f"{p}.replicated",
