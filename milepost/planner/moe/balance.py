@@ -12,8 +12,6 @@ mean.
 
 from __future__ import annotations
 
-import math
-
 import msgspec
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +20,7 @@ from milepost.planner.moe.loads import ExpertLoads, chosen_shares
 from milepost.planner.moe.placement import PlacedExperts, place_by_load, place_by_number
 from milepost.planner.moe.question import Placement
 
-__all__ = ["SAMPLES", "LoadDraws", "RankBalance", "touched_experts"]
+__all__ = ["SAMPLES", "LoadDraws", "RankBalance"]
 
 SAMPLES = 64
 """Steps that are drawn for one figure; over many layers at least `_LEAST_SAMPLES` of each."""
@@ -43,15 +41,6 @@ class RankBalance(msgspec.Struct, frozen=True, kw_only=True):
     max_over_mean: float
     touched_experts: float
     busiest_touched_experts: float
-
-
-def touched_experts(num_experts: int, top_k: int, tokens: float) -> float:
-    """Experts that some token takes: N (1 - (1 - k/N)^tokens), for an even load."""
-    return (
-        num_experts * -math.expm1(tokens * math.log1p(-top_k / num_experts))
-        if top_k < num_experts
-        else num_experts
-    )
 
 
 class LoadDraws:
@@ -92,6 +81,16 @@ class LoadDraws:
             busiest_touched_experts=float(means[2]),
         )
 
+    def even(self, ranks: int, tokens: float) -> RankBalance:
+        """As if every rank had the mean, without replicas."""
+        touched = float(np.mean([self._touched(layer, tokens) for layer in range(len(self._shares))])) / ranks
+        return RankBalance(max_over_mean=1.0, touched_experts=touched, busiest_touched_experts=touched)
+
+    def _touched(self, layer: int, tokens: float) -> float:
+        """Experts of a layer that some token takes."""
+        shares = np.minimum(self._shares[layer], 1 - 1e-15)
+        return float(-np.expm1(tokens * np.log1p(-shares)).sum())
+
     def _one(
         self, layer: int, placement: Placement, ranks: int, tokens: float, counts: Draws
     ) -> tuple[float, float, float]:
@@ -104,8 +103,7 @@ class LoadDraws:
         drawn = touched.sum(axis=1).mean() / ranks
         mean = drawn
         if placement != "replicated":  # closed, and exact for tokens whose experts are distinct
-            shares = self._shares[layer]
-            mean = float(-np.expm1(tokens * np.log1p(-np.minimum(shares, 1 - 1e-15))).sum()) / ranks
+            mean = self._touched(layer, tokens) / ranks
         room = np.bincount(placed.rank, minlength=ranks).max()
         ratio = most / drawn if drawn else 1.0
         return busiest * ranks / counts.sum(axis=1).mean(), mean, min(float(room), mean * ratio)

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, cast
 
 import msgspec
 
 from milepost.planner.moe.balance import LoadDraws
-from milepost.planner.moe.exchange import note_exchange, note_links, ranks_reached
+from milepost.planner.moe.exchange import note_links, ranks_reached
 from milepost.planner.moe.question import MoeQuestion, Placement
+from milepost.planner.moe.step import StepKind, note_step
 from milepost.planner.moe.waves import WaveShape, note_overlap, note_waves
 from milepost.planner.worksheet import Worksheet
 
-__all__ = ["DegreePlan", "Phase", "PhaseAtDegree", "note_degree"]
+__all__ = [
+    "PHASES",
+    "DegreePlan",
+    "Phase",
+    "PhaseAtDegree",
+    "PlacementBalance",
+    "note_degree",
+    "note_placements",
+]
 
 Phase = Literal["decode", "prefill"]
 PHASES: tuple[Phase, ...] = ("decode", "prefill")
+AnyPlacement = Literal["even", "numbered", "balanced", "replicated"]
+ANY_PLACEMENT: tuple[AnyPlacement, ...] = ("even", "numbered", "balanced", "replicated")
 
 
 class PhaseAtDegree(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,6 +81,24 @@ class PhaseAtDegree(msgspec.Struct, frozen=True, kw_only=True):
     layer_seconds: float
 
 
+class PlacementBalance(msgspec.Struct, frozen=True, kw_only=True):
+    """How uneven ranks are by placement, and what that costs.
+
+    Attributes:
+        ranks: expert parallel degree.
+        phase: kind of step.
+        placement: which experts lie where; "even" for ranks that are all as busy.
+        max_over_mean: load of the busiest rank over the mean; its mean over drawn steps.
+        serial_seconds: exchange and experts of a layer, one after the other.
+    """
+
+    ranks: int
+    phase: Phase
+    placement: AnyPlacement
+    max_over_mean: float
+    serial_seconds: float
+
+
 class DegreePlan(msgspec.Struct, frozen=True, kw_only=True):
     """One expert parallel degree.
 
@@ -103,13 +132,7 @@ class DegreePlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def note_degree(
-    sheet: Worksheet,
-    question: MoeQuestion,
-    draws: LoadDraws,
-    degree: int,
-    all_ranks: int,
-    *,
-    shared_tokens: bool,
+    sheet: Worksheet, question: MoeQuestion, draws: LoadDraws, degree: int, all_ranks: int, kind: StepKind
 ) -> DegreePlan:
     """Derive everything of one degree, under the prefix ``epN``."""
     p = f"ep{degree}"
@@ -130,10 +153,7 @@ def note_degree(
         "r (1 - C(N - N/r, k) / C(N, k)): the chance that none of k distinct experts lies on a rank",
         "that hold some of a token's experts",
     )
-    phases = tuple(
-        _phase(sheet, question, draws, p, phase, degree, all_ranks, shared_tokens=shared_tokens)
-        for phase in PHASES
-    )
+    phases = tuple(_phase(sheet, question, draws, p, phase, all_ranks, kind) for phase in PHASES)
     return DegreePlan(
         ranks=degree,
         copies=all_ranks // degree,
@@ -154,31 +174,41 @@ def _phase(
     draws: LoadDraws,
     degree: str,
     phase: Phase,
-    ranks: int,
     all_ranks: int,
-    *,
-    shared_tokens: bool,
+    kind: StepKind,
 ) -> PhaseAtDegree:
     p = f"{degree}.{phase}"
-    sheet.derive(
-        f"{p}.rank_tokens", f"{phase}.tokens / tensor_parallel", "tokens", meaning="that a rank brings"
+    placement = cast("Placement", question.placement)
+    note_step(
+        sheet, p, degree, phase, kind, draws.balance(placement, *_sizes(sheet, degree, phase)), placement
     )
     sheet.derive(
-        f"{p}.copy_tokens", f"{degree}.ranks * {p}.rank_tokens", "tokens", meaning="of one copy's ranks"
+        f"{p}.touched_if_uniform",
+        f"num_experts * (1 - (1 - top_k / num_experts) ** ({degree}.ranks * {p}.rank_tokens))",
+        "experts",
+        meaning="of one copy on all its ranks, for an even load",
     )
     sheet.derive(
-        f"{p}.copies",
-        "top_k" if question.send == "pairs" else f"{degree}.ranks_reached",
-        "",
-        meaning="times that a token is sent",
+        f"{p}.all_touched_bytes",
+        f"{all_ranks} * {p}.touched_experts * expert_bytes",
+        "bytes",
+        meaning="on all ranks of the deployment",
     )
-    _note_balance(sheet, question, draws, p, ranks)
-    note_exchange(sheet, p, degree, shared_tokens=shared_tokens)
-    _note_experts(sheet, p, all_ranks)
     waves = note_waves(sheet, p, f"{p}.rank_tokens", f"{degree}.experts")
     note_overlap(sheet, p)
     chosen = "waved" if question.overlap else "serial"
     sheet.derive(f"{p}.layer.seconds", f"{p}.{chosen}.seconds + {phase}.rest.seconds", "seconds")
+    return _taken(sheet, p, phase, waves)
+
+
+def _sizes(sheet: Worksheet, degree: str, phase: Phase) -> tuple[int, float]:
+    """Ranks of one copy of the experts, and tokens of all of them in a step."""
+    ranks = int(sheet[f"{degree}.ranks"])
+    return ranks, ranks * sheet[f"{phase}.tokens"] / sheet["tensor_parallel"]
+
+
+def _taken(sheet: Worksheet, p: str, phase: Phase, waves: WaveShape) -> PhaseAtDegree:
+    """What stands on the sheet under the prefix `p`."""
 
     def value(name: str) -> float:
         return float(sheet[f"{p}.{name}"])
@@ -186,6 +216,7 @@ def _phase(
     def both(part: str) -> float:
         return value(f"dispatch.{part}") + value(f"combine.{part}")
 
+    compute_bound = value("experts.compute_seconds") > value("experts.memory_seconds")
     return PhaseAtDegree(
         phase=phase,
         rank_tokens=value("rank_tokens"),
@@ -201,9 +232,7 @@ def _phase(
         cross_bytes=both("cross_bytes"),
         exchange_seconds=value("exchange.seconds"),
         experts_seconds=value("experts.seconds"),
-        experts_bound="compute"
-        if value("experts.compute_seconds") > value("experts.memory_seconds")
-        else "memory",
+        experts_bound="compute" if compute_bound else "memory",
         exchange_ratio=value("exchange_ratio"),
         serial_seconds=value("serial.seconds"),
         halves_seconds=value("halves.seconds"),
@@ -214,43 +243,26 @@ def _phase(
     )
 
 
-def _note_balance(sheet: Worksheet, question: MoeQuestion, draws: LoadDraws, p: str, ranks: int) -> None:
-    placement: Placement = question.placement  # type: ignore[assignment]  # checked with the question
-    found = draws.balance(placement, ranks, float(sheet[f"{p}.copy_tokens"]))
-    drawn = f"drawn (Monte Carlo, seed {question.seed}): load {question.load}, experts {placement}"
-    sheet.given(
-        f"{p}.max_over_mean", found.max_over_mean, "", drawn, "load of the busiest rank over the mean"
-    )
-    sheet.given(f"{p}.touched_experts", found.touched_experts, "experts", "sum of 1 - (1 - p)^tokens, a rank")
-    sheet.given(f"{p}.busiest_touched_experts", found.busiest_touched_experts, "experts", drawn)
-    sheet.derive(
-        f"{p}.touched_if_uniform",
-        f"num_experts * (1 - (1 - top_k / num_experts) ** {p}.copy_tokens)",
-        "experts",
-        meaning="of one copy on all its ranks, for an even load",
-    )
-
-
-def _note_experts(sheet: Worksheet, p: str, all_ranks: int) -> None:
-    """The busiest rank's roofline: weights touched, activations in and out, two products (or three)."""
-    sheet.derive(f"{p}.pairs", f"{p}.max_over_mean * {p}.rank_tokens * top_k", "", meaning="token and expert")
-    sheet.derive(f"{p}.experts.weight_bytes", f"{p}.busiest_touched_experts * expert_bytes", "bytes")
-    sheet.derive(
-        f"{p}.experts.bytes",
-        f"{p}.experts.weight_bytes"
-        f" + 4 * {p}.pairs * (expert_width + (expert_matrices - 1) * expert_intermediate)",
-        "bytes",
-        meaning="weights once, activations of two bytes written and read",
-    )
-    sheet.derive(f"{p}.experts.flops", f"2 * {p}.pairs * expert_parameters", "FLOP")
-    sheet.derive(f"{p}.experts.compute_seconds", f"{p}.experts.flops / rate.experts", "seconds")
-    sheet.derive(f"{p}.experts.memory_seconds", f"{p}.experts.bytes / rate.memory", "seconds")
-    sheet.derive(
-        f"{p}.experts.seconds", f"max({p}.experts.compute_seconds, {p}.experts.memory_seconds)", "seconds"
-    )
-    sheet.derive(
-        f"{p}.all_touched_bytes",
-        f"{all_ranks} * {p}.touched_experts * expert_bytes",
-        "bytes",
-        meaning="on all ranks of the deployment",
-    )
+def note_placements(
+    sheet: Worksheet, draws: LoadDraws, degree: int, kind: StepKind
+) -> tuple[PlacementBalance, ...]:
+    """Balance and time by placement, under ``balance.epN``; first of all as if ranks were even."""
+    found = []
+    for phase in PHASES:
+        ranks, tokens = _sizes(sheet, f"ep{degree}", phase)
+        for placement in ANY_PLACEMENT:
+            balance = (
+                draws.even(ranks, tokens) if placement == "even" else draws.balance(placement, ranks, tokens)
+            )
+            p = f"balance.ep{degree}.{phase}.{placement}"
+            note_step(sheet, p, f"ep{degree}", phase, kind, balance, placement)
+            found.append(
+                PlacementBalance(
+                    ranks=degree,
+                    phase=phase,
+                    placement=placement,
+                    max_over_mean=balance.max_over_mean,
+                    serial_seconds=float(sheet[f"{p}.serial.seconds"]),
+                )
+            )
+    return tuple(found)

@@ -8,13 +8,21 @@ from milepost.errors import ConfigError
 from milepost.planner.deployment import check_ranks
 from milepost.planner.moe.balance import LoadDraws
 from milepost.planner.moe.crossings import TailRange, tail_ranges
-from milepost.planner.moe.degree import PHASES, DegreePlan, Phase, note_degree
+from milepost.planner.moe.degree import (
+    PHASES,
+    DegreePlan,
+    Phase,
+    PlacementBalance,
+    note_degree,
+    note_placements,
+)
 from milepost.planner.moe.exchange import note_token_bytes
-from milepost.planner.moe.facts import experts_of, note_facts
+from milepost.planner.moe.facts import DEFAULT_SMS, experts_of, note_facts
 from milepost.planner.moe.loads import ExpertLoads, read_loads
 from milepost.planner.moe.memory import degrees_of, note_memory, resolve_ranks
-from milepost.planner.moe.question import PLACEMENTS, MoeQuestion, Placement, check_question
+from milepost.planner.moe.question import MoeQuestion, check_question
 from milepost.planner.moe.rest import note_rest, note_rest_facts
+from milepost.planner.moe.step import StepKind
 from milepost.planner.moe.tails import TailTimes, note_tail_facts, note_tails
 from milepost.planner.moe.waves import WaveShape, note_waves
 from milepost.planner.worksheet import Derivation, Worksheet
@@ -23,27 +31,11 @@ from milepost.shapes.shape import ModelShape
 from milepost.sim.cost.by_name import default_hardware
 from milepost.sim.cost.hardware import Hardware, find_hardware
 
-__all__ = ["MoePlan", "PlacementBalance", "WavePoint", "plan_moe"]
+__all__ = ["MoePlan", "WavePoint", "plan_moe"]
 
 TAIL_RANKS = (2, 4, 8, 16)
 TAIL_TOKENS = tuple(1 << power for power in range(14))
 WAVE_TOKENS = (1, 8, 32, 128, 512, 2048, 8192)
-
-
-class PlacementBalance(msgspec.Struct, frozen=True, kw_only=True):
-    """Load of the busiest rank over the mean, by placement.
-
-    Attributes:
-        ranks: expert parallel degree.
-        phase: kind of step.
-        placement: which experts lie where.
-        max_over_mean: mean over drawn steps.
-    """
-
-    ranks: int
-    phase: Phase
-    placement: Placement
-    max_over_mean: float
 
 
 class WavePoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,6 +103,10 @@ class MoePlan(msgspec.Struct, frozen=True, kw_only=True):
     derivations: tuple[Derivation, ...]
     notes: tuple[str, ...]
 
+    def best(self, phase: Phase) -> int:
+        """The degree that is recommended for one kind of step."""
+        return self.best_decode if phase == "decode" else self.best_prefill
+
     def degree(self, ranks: int) -> DegreePlan:
         """The plan of one degree."""
         return next(one for one in self.degrees if one.ranks == ranks)
@@ -142,9 +138,10 @@ def plan_moe(question: MoeQuestion) -> MoePlan:
     for phase, tokens in zip(PHASES, (question.decode_tokens, question.prefill_tokens), strict=True):
         note_rest(sheet, experts, phase, tokens, f"--{phase}-tokens", shared_tokens=shared_tokens)
     draws = LoadDraws(loads, experts.top_k, question.redundant_per_rank, question.seed)
-    degrees = tuple(
-        note_degree(sheet, question, draws, degree, ranks, shared_tokens=shared_tokens) for degree in numbers
+    kind = StepKind(
+        by_rank=question.send == "ranks", shared_tokens=shared_tokens, load=loads.name, seed=question.seed
     )
+    degrees = tuple(note_degree(sheet, question, draws, degree, ranks, kind) for degree in numbers)
     tails = _tails(sheet, shape, group)
     return MoePlan(
         model=name,
@@ -166,7 +163,7 @@ def plan_moe(question: MoeQuestion) -> MoePlan:
         degrees=degrees,
         best_decode=_best(degrees, "decode", question.deployment.expert_parallel),
         best_prefill=_best(degrees, "prefill", question.deployment.expert_parallel),
-        balance=_balance(sheet, draws, degrees),
+        balance=tuple(one for degree in numbers for one in note_placements(sheet, draws, degree, kind)),
         waves=_waves(sheet, degrees),
         tails=tails,
         tail_ranges=_ranges(sheet, tails),
@@ -186,30 +183,23 @@ def _check_degree(given: int, ranks: int, group: int, degrees: tuple[int, ...]) 
 
 
 def _best(degrees: tuple[DegreePlan, ...], phase: Phase, given: int) -> int:
-    """The quickest degree that fits, of those that divide the experts where there are any."""
+    """The quickest degree that fits, of those that divide the experts where there are any.
+
+    Raises:
+        ConfigError: the weights fit at no degree, or not at the given one.
+    """
+    fitting = [degree for degree in degrees if degree.fits]
+    if not fitting or (given and given not in {degree.ranks for degree in fitting}):
+        short = next((one for one in degrees if one.ranks == given), degrees[-1])
+        hint = f"The fewest that do: {fitting[0].ranks}." if fitting else "No degree does: use more ranks."
+        raise ConfigError(
+            f"The weights must fit into a rank's memory. Given: expert_parallel {short.ranks}, where each "
+            f"holds {short.experts_per_rank} experts a layer, {-short.free_bytes:,.0f} bytes too many. {hint}"
+        )
     if given:
         return given
-    fitting = [degree for degree in degrees if degree.fits]
     even = [degree for degree in fitting if degree.even]
     return min(even or fitting, key=lambda degree: degree.at(phase).layer_seconds).ranks
-
-
-def _balance(
-    sheet: Worksheet, draws: LoadDraws, degrees: tuple[DegreePlan, ...]
-) -> tuple[PlacementBalance, ...]:
-    return tuple(
-        PlacementBalance(
-            ranks=degree.ranks,
-            phase=phase,
-            placement=placement,
-            max_over_mean=draws.balance(
-                placement, degree.ranks, float(sheet[f"ep{degree.ranks}.{phase}.copy_tokens"])
-            ).max_over_mean,
-        )
-        for degree in degrees
-        for phase in PHASES
-        for placement in PLACEMENTS
-    )
 
 
 def _waves(sheet: Worksheet, degrees: tuple[DegreePlan, ...]) -> tuple[WavePoint, ...]:
@@ -240,8 +230,11 @@ def _tails(sheet: Worksheet, shape: ModelShape, group: int) -> tuple[TailTimes, 
 def _ranges(sheet: Worksheet, tails: tuple[TailTimes, ...]) -> tuple[TailRange, ...]:
     return tuple(
         one
+        for multicast in (True, False)
         for ranks in dict.fromkeys(tail.ranks for tail in tails)
-        for one in tail_ranges(sheet, tuple(tail for tail in tails if tail.ranks == ranks))
+        for one in tail_ranges(
+            sheet, tuple(tail for tail in tails if tail.ranks == ranks), multicast=multicast
+        )
     )
 
 
@@ -255,15 +248,19 @@ def _notes(
     shared_tokens: bool,
 ) -> tuple[str, ...]:
     notes = [
-        "Times are a roofline with the assumed efficiencies of the hardware's description. Launches of kernels "
-        "are left out but for the tails': they are the same at every degree.",
-        "Experts are taken to lie evenly over domains; both kinds of links are used at once. Expert weights are "
-        "read once a step from the busiest rank's memory.",
+        (
+            "Times are a roofline with the assumed efficiencies of the hardware's description. Launches of "
+            "kernels are left out but for the tails': they are the same at every degree."
+        ),
+        (
+            "Experts are taken to lie evenly over domains; both kinds of links are used at once. Expert "
+            "weights are read once a step from the busiest rank's memory."
+        ),
     ]
     if loads.uniform:
         notes.append(
-            "Every expert is taken to be chosen equally often. Real routers are uneven: give counts with --load, "
-            "or try --load 'zipf(0.5)'."
+            "Every expert is taken to be chosen equally often. Real routers are uneven: give counts with "
+            "--load, or try --load 'zipf(0.5)'."
         )
     if len(loads.layers) > 1:
         notes.append(
@@ -271,11 +268,13 @@ def _notes(
         )
     if shared_tokens:
         notes.append(
-            "All ranks share every token (data_parallel 1), so nothing is dispatched: each rank computes its own "
-            "experts, and the tail adds the results up."
+            "All ranks share every token (data_parallel 1), so nothing is dispatched: each rank computes its "
+            "own experts, and the tail adds the results up."
         )
     if not question.sms and hardware.compute_units is None:
-        notes.append("Wave counts are for 148 SMs, those of a B200, for the hardware doesn't say; see --sms.")
+        notes.append(
+            f"Wave counts are for {DEFAULT_SMS} SMs, those of a B200: the hardware doesn't say. See --sms."
+        )
     if ranks > hardware.domain_devices:
         notes.append(f"Degrees above {hardware.domain_devices} leave the domain of {hardware.name}.")
     return tuple(notes)

@@ -23,9 +23,8 @@ import msgspec
 
 from milepost.planner.worksheet import Worksheet
 
-__all__ = ["TAILS", "TailCost", "TailNames", "TailTimes", "note_tail_facts", "note_tails", "quickest"]
+__all__ = ["TAILS", "TailCost", "TailTimes", "note_tail_facts", "note_tails"]
 
-TailNames = ("replicated", "scattered", "summed")
 TAILS = {
     "replicated": "all-reduce, whole up-projection on each rank",
     "scattered": "reduce-scatter, up-projection by columns, gather",
@@ -62,12 +61,18 @@ class TailTimes(msgspec.Struct, frozen=True, kw_only=True):
         tokens: of the step.
         tails: of each kind.
         best: name of the quickest.
+        best_without_multicast: the same without "scattered", which needs stores to all ranks at once.
     """
 
     ranks: int
     tokens: int
     tails: tuple[TailCost, ...]
     best: str
+    best_without_multicast: str
+
+    def winner(self, *, multicast: bool) -> str:
+        """The quickest tail on hardware with multicast stores, or without."""
+        return self.best if multicast else self.best_without_multicast
 
 
 def note_tail_facts(sheet: Worksheet, group: str, ranks: int) -> None:
@@ -104,11 +109,15 @@ def note_tails(sheet: Worksheet, group: str, prefix: str, tokens: int) -> TailTi
         for name in TAILS
     )
     return TailTimes(
-        ranks=int(sheet[f"{group}.ranks"]), tokens=tokens, tails=found, best=quickest(found).name
+        ranks=int(sheet[f"{group}.ranks"]),
+        tokens=tokens,
+        tails=found,
+        best=_quickest(found).name,
+        best_without_multicast=_quickest(tuple(one for one in found if one.name != "scattered")).name,
     )
 
 
-def quickest(tails: tuple[TailCost, ...]) -> TailCost:
+def _quickest(tails: tuple[TailCost, ...]) -> TailCost:
     """The tail that takes least; the first of equal ones."""
     return min(tails, key=lambda tail: tail.seconds)
 

@@ -3,16 +3,16 @@
 DeepSeek's Mega MoE (DeepGEMM, `csrc/jit_kernels/heuristics/mega_moe.hpp` of April 2026; later versions choose
 tiles in another way) decides so, for e tokens an expert and d the experts' intermediate width:
 
-    rows of a tile      16 up to e = 8.5, 32 up to 16.5, 64 up to 32.5, 96 up to 64.5, 128 up to 96.5, else 192
+    rows of a tile      16 up to e = 8.5, 32 to 16.5, 64 to 32.5, 96 to 64.5, 128 to 96.5, else 192
     tiles of an expert  ceil(e / rows) * 2 d / 128          its gate and up products, 128 columns a tile
     experts a wave      the fewest whose tiles are 2 for each SM, then up to the next divisor of the rank's
                         experts; all of them below one token an expert
 
 Communication hides when compute / bandwidth <= 6 h d / 3 h = 2 d FLOP/byte: three products of h d against one
-byte out (fp8) and two back (bf16) for each element of the width h, which cancels, so a latent's width does not
-matter (DeepSeek-V4 report, section 3.1). With r = communication / computing, one part after the other takes
-1 + r; in waves max(1, r) and one wave of the shorter part to fill and drain: min(1, r) / waves. Comet (arXiv:
-2502.19811) overlaps in two halves: dispatch with the first product, the second with combine.
+byte out (fp8) and two back (bf16) for each element of the width h, which cancels, so a latent's width does
+not matter (DeepSeek-V4 report, section 3.1). With r = communication / computing, one part after the other
+takes 1 + r; in waves max(1, r) and one wave of the shorter part to fill and drain: min(1, r) / waves. Comet
+(arXiv:2502.19811) overlaps in two halves: dispatch with the first product, the second with combine.
 """
 
 from __future__ import annotations
@@ -86,22 +86,19 @@ def note_waves(sheet: Worksheet, prefix: str, rank_tokens: str, rank_experts: st
 
 
 def note_overlap(sheet: Worksheet, prefix: str) -> None:
-    """Times of dispatch, experts and combine in order, by halves (Comet) and in waves.
+    """Times of dispatch, experts and combine, overlapped by halves (Comet) and in waves.
 
-    Reads ``PREFIX.dispatch.seconds``, ``PREFIX.experts.seconds``, ``PREFIX.combine.seconds`` and
-    ``PREFIX.waves``.
+    Reads what `milepost.planner.moe.step.note_step` and `note_waves` derive.
     """
-    experts = f"{prefix}.experts.seconds"
-    exchange = f"{prefix}.exchange.seconds"
-    sheet.derive(exchange, f"{prefix}.dispatch.seconds + {prefix}.combine.seconds", "seconds")
+    experts, exchange = f"{prefix}.experts.seconds", f"{prefix}.exchange.seconds"
     sheet.derive(
         f"{prefix}.exchange_ratio", f"{exchange} / {experts}", "", meaning="r: communication / computing"
     )
-    sheet.derive(f"{prefix}.serial.seconds", f"{experts} + {exchange}", "seconds", meaning="in order")
     first = f"{experts} * (expert_matrices - 1) / expert_matrices"
     sheet.derive(
         f"{prefix}.halves.seconds",
-        f"max({prefix}.dispatch.seconds, {first}) + max({experts} / expert_matrices, {prefix}.combine.seconds)",
+        f"max({prefix}.dispatch.seconds, {first})"
+        f" + max({experts} / expert_matrices, {prefix}.combine.seconds)",
         "seconds",
         meaning="dispatch beside the first product, combine beside the second",
         source="Comet, arXiv:2502.19811",
