@@ -46,13 +46,13 @@ def _group(part: str, blocks: Sequence[str], *, opened: bool) -> str:
 def _block(
     entry: Derivation, known: Mapping[str, Derivation], ids: Mapping[str, str], users: Sequence[str]
 ) -> str:
-    rows = [("meaning", _about(entry.meaning))] if entry.meaning else []
+    rows: list[tuple[str, str]] = []
     if entry.formula:
         rows.append(("formula", f"<code>{_linked(entry.formula, known, ids)}</code>"))
         rows.append(("in numbers", f"<code>{_filled(entry, known)} = {escape(value_text(entry))}</code>"))
     rows += [("from", _input(known[name], ids)) for name in entry.inputs]
     if entry.source:
-        rows.append(("source", _about(entry.source)))
+        rows.append(("source", f'<span class="about">{escape(entry.source)}</span>'))
     if users:
         shown = ", ".join(_link(name, ids) for name in users[:_MOST_USERS])
         more = f" and {len(users) - _MOST_USERS} more" if len(users) > _MOST_USERS else ""
@@ -60,15 +60,10 @@ def _block(
     told = "".join(f"<dt>{name}</dt><dd>{html}</dd>" for name, html in rows)
     return (
         f'<details class="number-of" id="{ids[entry.name]}">'
-        f"<summary><span>{escape(entry.name)}</span>"
+        f"<summary><span>{escape(entry.name)}</span><small>{escape(entry.meaning)}</small>"
         f"<b>{escape(number_text(entry.value))}</b> <i>{escape(entry.unit)}</i></summary>"
         f"<dl>{told}</dl></details>"
     )
-
-
-def _about(text: str) -> str:
-    """Words that the search looks at, beside names and values."""
-    return f'<span class="about">{escape(text)}</span>'
 
 
 def _input(entry: Derivation, ids: Mapping[str, str]) -> str:
