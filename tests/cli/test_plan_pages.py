@@ -1,4 +1,4 @@
-"""The page of each command of ``milepost plan`` in headless Chromium, at the widths of a phone and of a desk."""
+"""The page of each command of ``milepost plan`` in headless Chromium, as wide as a phone and as a desk."""
 
 from __future__ import annotations
 

@@ -39,7 +39,8 @@ _MEASURE = """<script>
       for (const plot of document.querySelectorAll(".plot")) plots[plot.parentElement.id] =
         plot.querySelectorAll("path.point, .point path, path.js-line, path.js-fill, .bars path").length;
       const wide = [...document.querySelectorAll("body *")].filter((element) =>
-        !element.closest(".scroll table, .scroll svg") && element.getBoundingClientRect().right > innerWidth + 1);
+        !element.closest(".scroll table, .scroll svg") &&
+        element.getBoundingClientRect().right > innerWidth + 1);
       parent.postMessage(JSON.stringify({
         complaints, plots, said, width: innerWidth,
         page: document.documentElement.scrollWidth,
