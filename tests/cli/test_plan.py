@@ -20,7 +20,7 @@ from tests.repository.paths import ROOT
 
 COMMANDS = plan.list_commands(click.Context(plan))
 UNITS = re.compile(
-    r"(^|_)(bytes|tokens?|seconds|flops?|usd|watts|requests|states|pages|devices|ranks|experts"
+    r"(^|_)(bytes|tokens?|seconds|flops?|usd|watts|requests|states|slots|pages|devices|ranks|experts"
     r"|share|ratio|rate|factor|speedup|saving|mean|percentile)(_|$)"
 )
 HEAVY = ("torch", "numba", "polars", "plotly", "pandas")

@@ -110,8 +110,9 @@ def test_plots_are_plain_data_and_gaps_are_null() -> None:
     assert list(data) == ["p0", "p1", "p2", "p3", "p4"]
     lines = data["p0"]["views"][0]
     assert lines["data"][1]["y"] == [5.0, None, 0.5]
-    assert lines["layout"]["xaxis"]["ticktext"] == ["1,024", "8,192", "131k"]
+    assert lines["layout"]["xaxis"]["ticktext"] == ["1k", "8k", "128k"]
     assert lines["layout"]["yaxis"]["type"] == "log"
+    assert lines["layout"]["yaxis"]["ticktext"] == ["0.5", "1", "2", "3", "5"]
     bars = data["p1"]["views"][0]
     assert [one["y"] for one in bars["data"]] == [[0, 1, 2], [0]]
     assert bars["layout"]["yaxis"]["ticktext"][0] == "8"
