@@ -22,11 +22,12 @@ CASES = ((8, 512), (64, 2048), (256, 8192))
 # Kimi K3 on 8 ranks, bf16 KV: 24 MLA layers, 69 KDA layers, 12 of 96 heads.
 LAYOUT = PagedLayout(
     block_size=64,
-    num_mla_layers=24,
-    num_kda_layers=69,
+    num_attention_layers=24,
+    num_recurrent_layers=69,
     row_dim=576,
     kv_itemsize=2,
     num_heads=12,
+    head_rows=128,
     head_dim=128,
     tile_rows=16,
     conv_channels=4608,

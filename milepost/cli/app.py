@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence
 
 import click
+from click.exceptions import NoArgsIsHelpError
 
 from milepost import __version__
 from milepost.cli.calibrate import calibrate
@@ -22,9 +23,10 @@ from milepost.cli.export_toy import export_toy
 from milepost.cli.generate import generate
 from milepost.cli.inspect_checkpoint import inspect_checkpoint
 from milepost.cli.options import examples
+from milepost.cli.plan.group import plan
 from milepost.cli.serve import serve
 from milepost.cli.simulate import simulate
-from milepost.cli.terminal import open_missing_streams, print_error
+from milepost.cli.terminal import open_missing_streams, print_error, write
 from milepost.cli.trace import trace
 from milepost.errors import InvariantError, MilepostError
 
@@ -55,7 +57,7 @@ def commands() -> None:
 
 
 for command in (
-    *(generate, chat, serve, explain, simulate, trace),
+    *(generate, chat, serve, explain, simulate, trace, plan),
     *(inspect_checkpoint, calibrate, export_toy),
 ):
     commands.add_command(command)
@@ -79,6 +81,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return code if isinstance(code, int) else 0
     except (click.Abort, KeyboardInterrupt):
         return EXIT_INTERRUPTED
+    except NoArgsIsHelpError as error:
+        write(error.format_message(), end="\n")
+        return 0
     except click.UsageError as error:
         where = error.ctx.command_path if error.ctx else "milepost"
         message = error.format_message()

@@ -194,9 +194,9 @@ def _page_figures(layout: TiledLayout) -> dict[str, str]:
     held = layout.pages_per_state * layout.page_bytes
     return {
         "page = KV block": f"{layout.page_bytes:,} B, {layout.block_size} tokens",
-        "KV a token": f"{layout.kv_bytes_per_token:,} B in {layout.num_mla_layers} MLA layers",
+        "KV a token": f"{layout.kv_bytes_per_token:,} B in {layout.num_attention_layers} MLA layers",
         "tile": f"{layout.tile_bytes:,} B, {layout.tiles_per_page} a page",
-        "state": f"{layout.state_bytes:,} B in {layout.num_kda_layers} KDA layers",
+        "state": f"{layout.state_bytes:,} B in {layout.num_recurrent_layers} KDA layers",
         "pages of a state": f"{layout.pages_per_state:,} ({held:,} B)",
         "padding of a state": f"{layout.state_padding_bytes:,} B ({layout.state_padding_bytes / held:.1%})",
     }

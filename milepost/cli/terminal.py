@@ -8,12 +8,12 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 from rich.table import Table
@@ -27,6 +27,7 @@ __all__ = [
     "open_missing_streams",
     "print_error",
     "print_notes",
+    "print_rendered",
     "print_table",
     "progress_bar",
     "results",
@@ -57,12 +58,17 @@ def results() -> Console:
 
 def print_table(table: Table) -> None:
     """A table on stdout; in a pipe without the blanks that would fill its lines up."""
+    print_rendered([table])
+
+
+def print_rendered(parts: Iterable[RenderableType]) -> None:
+    """Parts on stdout, one below the other, as `print_table`."""
     console = results()
     if console.is_terminal:
-        console.print(table)
+        console.print(*parts, sep="\n")
         return
     with console.capture() as captured:
-        console.print(table)
+        console.print(*parts, sep="\n")
     write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
 
 

@@ -32,6 +32,7 @@ from milepost.memory.layout import (
     rank_sizes,
 )
 from milepost.model_spec import ModelSpec
+from milepost.shapes.shape import ModelShape
 
 __all__ = ["AlignedLayout", "AlignmentSteps", "aligned_layout", "grow_block"]
 
@@ -101,7 +102,7 @@ class AlignedLayout(TiledLayout, frozen=True, kw_only=True):
     @property
     def slot_bytes(self) -> int:
         """Bytes of one layer's block, which are those of one layer's padded state."""
-        return self.page_bytes // self.num_mla_layers
+        return self.page_bytes // self.num_attention_layers
 
     @property
     def tiles_per_slot(self) -> int:
@@ -111,7 +112,7 @@ class AlignedLayout(TiledLayout, frozen=True, kw_only=True):
     @property
     def pages_per_state(self) -> int:
         """Pages that a state takes: a slot for each KDA layer."""
-        return math.ceil(self.num_kda_layers / self.num_mla_layers)
+        return math.ceil(self.num_recurrent_layers / self.num_attention_layers)
 
     def first_recurrent_tile(self, kda_index: int) -> int:
         """Tile at which the `kda_index`-th KDA layer's matrices start: at its slot's start."""
@@ -126,7 +127,7 @@ class AlignedLayout(TiledLayout, frozen=True, kw_only=True):
     def steps(self) -> AlignmentSteps:
         """How the block came to be as long as it is."""
         token_bytes = self.row_dim * self.kv_itemsize
-        state_bytes = self.state_bytes // self.num_kda_layers
+        state_bytes = self.state_bytes // self.num_recurrent_layers
         return AlignmentSteps(
             token_bytes=token_bytes,
             layer_state_bytes=state_bytes,
@@ -137,7 +138,7 @@ class AlignedLayout(TiledLayout, frozen=True, kw_only=True):
             layer_padding_bytes=self.slot_bytes - state_bytes,
             page_bytes=self.page_bytes,
             pages_per_state=self.pages_per_state,
-            empty_slots=self.pages_per_state * self.num_mla_layers - self.num_kda_layers,
+            empty_slots=self.pages_per_state * self.num_attention_layers - self.num_recurrent_layers,
             state_padding_bytes=self.state_padding_bytes,
         )
 
@@ -154,7 +155,7 @@ def grow_block(token_bytes: int, state_bytes: int, alignment: int) -> int:
 
 
 def aligned_layout(
-    spec: ModelSpec,
+    model: ModelSpec | ModelShape,
     *,
     kernel_alignment: int = DEFAULT_BLOCK_SIZE,
     kv_itemsize: int = 2,
@@ -165,7 +166,7 @@ def aligned_layout(
     """Lay a model out in pages whose block is as large as a layer's state.
 
     Args:
-        spec: the model.
+        model: what the engine runs, or the numbers of any other.
         kernel_alignment: tokens that the block grows by.
         kv_itemsize: bytes of a cached KV element (bf16: 2, fp8: 1).
         conv_itemsize: bytes of a convolution window's element (the model's dtype).
@@ -178,23 +179,22 @@ def aligned_layout(
     if kernel_alignment < 1:
         raise ConfigError(f"The block's kernel_alignment must be at least 1. Given: {kernel_alignment}.")
     sizes = rank_sizes(
-        spec,
+        model,
         kv_itemsize=kv_itemsize,
         conv_itemsize=conv_itemsize,
         recurrent_itemsize=recurrent_itemsize,
         tensor_parallel=tensor_parallel,
     )
-    head_dim, num_heads = sizes["head_dim"], sizes["num_heads"]
     token_bytes = sizes["row_dim"] * kv_itemsize
-    row_bytes = head_dim * recurrent_itemsize
+    row_bytes = sizes["head_dim"] * recurrent_itemsize
     conv_bytes = sizes["conv_window"] * sizes["conv_channels"] * conv_itemsize
-    matrix_bytes = num_heads * head_dim * row_bytes
+    matrix_bytes = sizes["num_heads"] * sizes["head_rows"] * row_bytes
     block_size = grow_block(token_bytes, matrix_bytes + conv_bytes, kernel_alignment)
     # Tiles must not straddle slots, and a window's last tile may hold less than a whole one. A block of
     # row_bytes tokens has slots of whole rows and every further step adds room, so this ends.
     while True:
         slot_bytes = block_size * token_bytes
-        for rows in dividing_tile_rows(head_dim, row_bytes, slot_bytes):
+        for rows in dividing_tile_rows(sizes["head_rows"], row_bytes, slot_bytes):
             tile_bytes = rows * row_bytes
             if matrix_bytes + -(-conv_bytes // tile_bytes) * tile_bytes <= slot_bytes:
                 return AlignedLayout(

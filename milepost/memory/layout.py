@@ -27,6 +27,8 @@ import msgspec
 
 from milepost.errors import ConfigError
 from milepost.model_spec import ModelSpec
+from milepost.shapes.of_spec import shape_of
+from milepost.shapes.shape import ModelShape
 
 __all__ = [
     "DEFAULT_BLOCK_SIZE",
@@ -92,12 +94,13 @@ class TiledLayout(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         block_size: tokens of a KV block.
-        num_mla_layers: MLA layers; a page holds one block of each.
-        num_kda_layers: KDA layers of a state.
-        row_dim: elements of one token's row in one MLA layer.
+        num_attention_layers: attention layers (MLA); a page holds one block of each.
+        num_recurrent_layers: recurrent layers (KDA) of a state.
+        row_dim: elements of one token's row in one attention layer.
         kv_itemsize: bytes of a cached KV element.
-        num_heads: KDA heads of the rank.
-        head_dim: width of a head's key and value.
+        num_heads: heads of a recurrent layer on the rank.
+        head_rows: rows of a head's matrix, the width of its value.
+        head_dim: elements of a row, the width of a head's key.
         tile_rows: rows of a head's matrix in a tile.
         conv_channels: channels of a convolution window, q, k and v together.
         conv_window: past inputs that a window keeps.
@@ -106,11 +109,12 @@ class TiledLayout(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     block_size: int
-    num_mla_layers: int
-    num_kda_layers: int
+    num_attention_layers: int
+    num_recurrent_layers: int
     row_dim: int
     kv_itemsize: int
     num_heads: int
+    head_rows: int
     head_dim: int
     tile_rows: int
     conv_channels: int
@@ -126,7 +130,7 @@ class TiledLayout(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def page_bytes(self) -> int:
         """Bytes of `block_size` tokens of all MLA layers."""
-        return self.block_size * self.num_mla_layers * self.row_dim * self.kv_itemsize
+        return self.block_size * self.num_attention_layers * self.row_dim * self.kv_itemsize
 
     @property
     def tile_bytes(self) -> int:
@@ -141,7 +145,7 @@ class TiledLayout(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def recurrent_tiles_per_layer(self) -> int:
         """Tiles of one KDA layer's recurrent matrices."""
-        return self.num_heads * (self.head_dim // self.tile_rows)
+        return self.num_heads * (self.head_rows // self.tile_rows)
 
     @property
     def conv_bytes_per_layer(self) -> int:
@@ -156,13 +160,13 @@ class TiledLayout(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def state_tiles(self) -> int:
         """Tiles of a whole state."""
-        return self.num_kda_layers * (self.recurrent_tiles_per_layer + self.conv_tiles_per_layer)
+        return self.num_recurrent_layers * (self.recurrent_tiles_per_layer + self.conv_tiles_per_layer)
 
     @property
     def state_bytes(self) -> int:
         """Bytes of a whole state as its layers count them, padding not counted."""
         recurrent = self.recurrent_tiles_per_layer * self.tile_bytes
-        return self.num_kda_layers * (recurrent + self.conv_bytes_per_layer)
+        return self.num_recurrent_layers * (recurrent + self.conv_bytes_per_layer)
 
     @property
     def pages_per_state(self) -> int:
@@ -177,7 +181,7 @@ class TiledLayout(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def kv_bytes_per_token(self) -> int:
         """Bytes of one token's rows in all MLA layers."""
-        return self.num_mla_layers * self.row_dim * self.kv_itemsize
+        return self.num_attention_layers * self.row_dim * self.kv_itemsize
 
     def blocks_for(self, num_tokens: int) -> int:
         """KV blocks that hold `num_tokens` tokens."""
@@ -194,12 +198,12 @@ class TiledLayout(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def first_recurrent_tiles(self) -> tuple[int, ...]:
         """`first_recurrent_tile` of each KDA layer."""
-        return tuple(self.first_recurrent_tile(index) for index in range(self.num_kda_layers))
+        return tuple(self.first_recurrent_tile(index) for index in range(self.num_recurrent_layers))
 
     @property
     def first_conv_tiles(self) -> tuple[int, ...]:
         """`first_conv_tile` of each KDA layer."""
-        return tuple(self.first_conv_tile(index) for index in range(self.num_kda_layers))
+        return tuple(self.first_conv_tile(index) for index in range(self.num_recurrent_layers))
 
 
 class PagedLayout(TiledLayout, frozen=True, kw_only=True):
@@ -216,12 +220,12 @@ class PagedLayout(TiledLayout, frozen=True, kw_only=True):
 
     def first_conv_tile(self, kda_index: int) -> int:
         """Tile at which the `kda_index`-th KDA layer's window starts: after all layers' matrices."""
-        recurrent = self.num_kda_layers * self.recurrent_tiles_per_layer
+        recurrent = self.num_recurrent_layers * self.recurrent_tiles_per_layer
         return recurrent + kda_index * self.conv_tiles_per_layer
 
 
 def paged_layout(
-    spec: ModelSpec,
+    model: ModelSpec | ModelShape,
     *,
     block_size: int = DEFAULT_BLOCK_SIZE,
     kv_itemsize: int = 2,
@@ -232,7 +236,7 @@ def paged_layout(
     """Lay a model out in pages.
 
     Args:
-        spec: the model.
+        model: what the engine runs, or the numbers of any other.
         block_size: tokens of a KV block.
         kv_itemsize: bytes of a cached KV element (bf16: 2).
         conv_itemsize: bytes of a convolution window's element (the model's dtype).
@@ -245,15 +249,15 @@ def paged_layout(
     if block_size < 1:
         raise ConfigError(f"block_size must be at least 1. Given: {block_size}.")
     sizes = rank_sizes(
-        spec,
+        model,
         kv_itemsize=kv_itemsize,
         conv_itemsize=conv_itemsize,
         recurrent_itemsize=recurrent_itemsize,
         tensor_parallel=tensor_parallel,
     )
-    token_bytes = len(spec.mla_layers) * spec.mla.row_dim * kv_itemsize
-    row_bytes = spec.kda.head_dim * recurrent_itemsize
-    tile_rows = next(dividing_tile_rows(spec.kda.head_dim, row_bytes, block_size * token_bytes), None)
+    token_bytes = sizes["num_attention_layers"] * sizes["row_dim"] * kv_itemsize
+    row_bytes = sizes["head_dim"] * recurrent_itemsize
+    tile_rows = next(dividing_tile_rows(sizes["head_rows"], row_bytes, block_size * token_bytes), None)
     if tile_rows is None:
         step = row_bytes // math.gcd(row_bytes, token_bytes)
         raise ConfigError(
@@ -264,42 +268,49 @@ def paged_layout(
 
 
 def rank_sizes(
-    spec: ModelSpec, *, kv_itemsize: int, conv_itemsize: int, recurrent_itemsize: int, tensor_parallel: int
+    model: ModelSpec | ModelShape,
+    *,
+    kv_itemsize: int,
+    conv_itemsize: int,
+    recurrent_itemsize: int,
+    tensor_parallel: int,
 ) -> dict[str, int]:
     """The fields of a `TiledLayout` that the model and the dtypes decide: all but block_size and tile_rows.
 
     Raises:
         ConfigError: ranks that don't divide the heads, or a model without one of the layer kinds.
     """
-    kda = spec.kda
+    shape = shape_of(model)
+    recurrent, attention = shape.recurrent, shape.attention
     if tensor_parallel < 1:
         raise ConfigError(f"tensor_parallel must be at least 1. Given: {tensor_parallel}.")
-    if kda.num_heads % tensor_parallel:
+    if recurrent is None or attention is None or not shape.recurrent_layers or not shape.attention_layers:
         raise ConfigError(
-            f"tensor_parallel must divide the {kda.num_heads} KDA heads. Given: {tensor_parallel}."
+            "A layout needs at least one MLA and one KDA layer, or other layers that keep rows and a state. "
+            f"Given: {shape.attention_layers} that keep rows, {shape.recurrent_layers} that keep a state."
         )
-    if not spec.mla_layers or not spec.kda_layers:
+    if recurrent.heads % tensor_parallel:
         raise ConfigError(
-            "A layout needs at least one MLA and one KDA layer. "
-            f"Given: {len(spec.mla_layers)} MLA, {len(spec.kda_layers)} KDA."
+            f"tensor_parallel must divide the {recurrent.heads} {recurrent.kind.value} heads. "
+            f"Given: {tensor_parallel}."
         )
-    num_heads = kda.num_heads // tensor_parallel
     return {
-        "num_mla_layers": len(spec.mla_layers),
-        "num_kda_layers": len(spec.kda_layers),
-        "row_dim": spec.mla.row_dim,
+        "num_attention_layers": shape.attention_layers,
+        "num_recurrent_layers": shape.recurrent_layers,
+        "row_dim": attention.rank_row_dim(tensor_parallel),
         "kv_itemsize": kv_itemsize,
-        "num_heads": num_heads,
-        "head_dim": kda.head_dim,
-        "conv_channels": 3 * num_heads * kda.head_dim,
-        "conv_window": kda.conv_window,
+        "num_heads": recurrent.heads // tensor_parallel,
+        "head_rows": recurrent.rows,
+        "head_dim": recurrent.row_dim,
+        "conv_channels": recurrent.conv_channels(tensor_parallel),
+        "conv_window": recurrent.conv_window,
         "conv_itemsize": conv_itemsize,
         "recurrent_itemsize": recurrent_itemsize,
     }
 
 
-def dividing_tile_rows(head_dim: int, row_bytes: int, run_bytes: int) -> Iterator[int]:
+def dividing_tile_rows(head_rows: int, row_bytes: int, run_bytes: int) -> Iterator[int]:
     """Rows of a tile, at most 16, most first: they divide a head's rows and their bytes `run_bytes`."""
-    for rows in range(min(MAX_TILE_ROWS, head_dim), 0, -1):
-        if head_dim % rows == 0 and run_bytes % (rows * row_bytes) == 0:
+    for rows in range(min(MAX_TILE_ROWS, head_rows), 0, -1):
+        if head_rows % rows == 0 and run_bytes % (rows * row_bytes) == 0:
             yield rows

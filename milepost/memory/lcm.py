@@ -29,6 +29,7 @@ import msgspec
 from milepost.errors import ConfigError
 from milepost.memory.layout import DEFAULT_BLOCK_SIZE, RECURRENT_ITEMSIZE, rank_sizes
 from milepost.model_spec import ModelSpec
+from milepost.shapes.shape import ModelShape
 
 __all__ = ["LcmLayout", "lcm_layout"]
 
@@ -86,7 +87,7 @@ class LcmLayout(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def lcm_layout(
-    spec: ModelSpec,
+    model: ModelSpec | ModelShape,
     *,
     block_size: int = DEFAULT_BLOCK_SIZE,
     kv_itemsize: int = 2,
@@ -97,7 +98,7 @@ def lcm_layout(
     """Lay a model out in large pages of a common multiple.
 
     Args:
-        spec: the model.
+        model: what the engine runs, or the numbers of any other.
         block_size: tokens of a KV block.
         kv_itemsize: bytes of a cached KV element (bf16: 2).
         conv_itemsize: bytes of a convolution window's element (the model's dtype).
@@ -110,17 +111,17 @@ def lcm_layout(
     if block_size < 1:
         raise ConfigError(f"block_size must be at least 1. Given: {block_size}.")
     sizes = rank_sizes(
-        spec,
+        model,
         kv_itemsize=kv_itemsize,
         conv_itemsize=conv_itemsize,
         recurrent_itemsize=recurrent_itemsize,
         tensor_parallel=tensor_parallel,
     )
-    kda_layers = sizes["num_kda_layers"]
+    kda_layers = sizes["num_recurrent_layers"]
     layer_block = block_size * sizes["row_dim"] * kv_itemsize
-    matrix_bytes = sizes["num_heads"] * sizes["head_dim"] * sizes["head_dim"] * recurrent_itemsize
+    matrix_bytes = sizes["num_heads"] * sizes["head_rows"] * sizes["head_dim"] * recurrent_itemsize
     layer_state = matrix_bytes + sizes["conv_window"] * sizes["conv_channels"] * conv_itemsize
-    page_bytes = sizes["num_mla_layers"] * layer_block
+    page_bytes = sizes["num_attention_layers"] * layer_block
     state_bytes = kda_layers * layer_state
     layouts = [
         LcmLayout(

@@ -9,6 +9,7 @@ from milepost.memory.aligned import aligned_layout
 from milepost.memory.layout import RECURRENT_ITEMSIZE, Layout, TiledLayout, paged_layout
 from milepost.memory.lcm import lcm_layout
 from milepost.model_spec import ModelSpec
+from milepost.shapes.shape import ModelShape
 
 __all__ = ["SIMULATED_LAYOUTS", "named_layout", "simulated_layout"]
 
@@ -18,7 +19,7 @@ SIMULATED_LAYOUTS = (*LAYOUTS, "lcm")
 
 def named_layout(
     name: str,
-    spec: ModelSpec,
+    model: ModelSpec | ModelShape,
     *,
     block_size: int,
     kv_itemsize: int = 2,
@@ -30,7 +31,7 @@ def named_layout(
 
     Args:
         name: "paged" or "aligned".
-        spec: the model.
+        model: what the engine runs, or the numbers of any other.
         block_size: tokens of a KV block; on ``aligned`` the steps in which the block grows, since the
             block that a kernel takes at a time is what it must stay a multiple of.
         kv_itemsize: bytes of a cached KV element.
@@ -48,15 +49,15 @@ def named_layout(
         "tensor_parallel": tensor_parallel,
     }
     if name == "paged":
-        return paged_layout(spec, block_size=block_size, **sizes)
+        return paged_layout(model, block_size=block_size, **sizes)
     if name == "aligned":
-        return aligned_layout(spec, kernel_alignment=block_size, **sizes)
+        return aligned_layout(model, kernel_alignment=block_size, **sizes)
     raise ConfigError(one_of("layout", name, LAYOUTS))
 
 
 def simulated_layout(
     name: str,
-    spec: ModelSpec,
+    model: ModelSpec | ModelShape,
     *,
     block_size: int,
     kv_itemsize: int = 2,
@@ -78,4 +79,4 @@ def simulated_layout(
     }
     if name not in SIMULATED_LAYOUTS:
         raise ConfigError(one_of("layout", name, SIMULATED_LAYOUTS))
-    return lcm_layout(spec, **sizes) if name == "lcm" else named_layout(name, spec, **sizes)
+    return lcm_layout(model, **sizes) if name == "lcm" else named_layout(name, model, **sizes)

@@ -24,7 +24,7 @@ import msgspec
 from milepost.error_text import nearest
 from milepost.errors import ConfigError, InvariantError
 
-__all__ = ["Derivation", "Worksheet", "explain"]
+__all__ = ["Derivation", "Worksheet", "evaluate", "explain", "listed", "number_text"]
 
 Number = int | float
 
@@ -141,7 +141,7 @@ def explain(derivations: Sequence[Derivation], name: str) -> str:
 
 def _tell(known: Mapping[str, Derivation], name: str, depth: int, lines: list[str], told: set[str]) -> None:
     entry = known[name]
-    text = f"{'  ' * depth}{name} = {_number(entry.value)}{f' {entry.unit}' if entry.unit else ''}"
+    text = f"{'  ' * depth}{name} = {number_text(entry.value)}{f' {entry.unit}' if entry.unit else ''}"
     if name in told and entry.formula:
         lines.append(f"{text}   (above)")
         return
@@ -155,7 +155,19 @@ def _tell(known: Mapping[str, Derivation], name: str, depth: int, lines: list[st
             _tell(known, one, depth + 1, lines, told)
 
 
-def _number(value: Number) -> str:
+def listed(derivations: Sequence[Derivation]) -> str:
+    """Every number, a line each: its name, its value with the unit, what it means."""
+    rows = [(entry.name, _with_unit(entry), entry.meaning) for entry in derivations]
+    names, values = (max((len(row[i]) for row in rows), default=0) for i in (0, 1))
+    return "\n".join(f"{name:<{names}}  {value:>{values}}  {about}".rstrip() for name, value, about in rows)
+
+
+def _with_unit(entry: Derivation) -> str:
+    return f"{number_text(entry.value)} {entry.unit}".rstrip()
+
+
+def number_text(value: Number) -> str:
+    """A number for a reader: whole ones with all digits, others with six figures."""
     if isinstance(value, int) or (abs(value) < 1e15 and value == int(value)):
         return f"{int(value):,}"
     return f"{value:,.6g}" if abs(value) < 1e6 else f"{value:,.4f}" if abs(value) < 1e9 else f"{value:.6g}"

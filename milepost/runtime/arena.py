@@ -62,7 +62,7 @@ class Arena:
         self.bytes = _map_zeros(num_pages * layout.page_bytes)
         num_tiles = num_pages * layout.tiles_per_page
         self.kv: Tensor = self.bytes.view(kv_dtype).view(
-            num_pages, layout.num_mla_layers, layout.block_size, layout.row_dim
+            num_pages, layout.num_attention_layers, layout.block_size, layout.row_dim
         )
         self.recurrent: Tensor = self.bytes.view(recurrent_dtype).view(
             num_tiles, layout.tile_rows, layout.head_dim

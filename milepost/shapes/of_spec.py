@@ -65,7 +65,6 @@ def _kda(model: ModelSpec) -> RecurrentShape:
         rows=width,
         row_dim=width,
         key_heads=kda.num_heads,
-        conv_channels=3 * channels,
         conv_window=kda.conv_window,
         sharded=sharded,
         replicated=replicated,

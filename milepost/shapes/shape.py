@@ -40,7 +40,6 @@ class RecurrentShape(msgspec.Struct, frozen=True, kw_only=True):
         rows: rows of a head's matrix: the width of its value.
         row_dim: elements of a row: the width of its key, or Mamba2's state size.
         key_heads: heads of queries and keys (KDA: as many as `heads`), or Mamba2's groups of B and C.
-        conv_channels: channels of the convolution.
         conv_window: past inputs that the convolution keeps a channel; 0 without one.
         sharded: parameters that tensor-parallel ranks divide.
         replicated: parameters that every rank holds whole.
@@ -51,10 +50,22 @@ class RecurrentShape(msgspec.Struct, frozen=True, kw_only=True):
     rows: int
     row_dim: int
     key_heads: int
-    conv_channels: int
     conv_window: int
     sharded: int
     replicated: int
+
+    @property
+    def matrix_elements(self) -> int:
+        """Elements of all heads' matrices of a layer."""
+        return self.heads * self.rows * self.row_dim
+
+    def conv_channels(self, tensor_parallel: int = 1) -> int:
+        """Channels of the convolution on one rank: values, and the queries and keys of its heads.
+
+        A rank has one head of queries and keys at least.
+        """
+        key_heads = max(1, self.key_heads // tensor_parallel)
+        return self.heads // tensor_parallel * self.rows + 2 * key_heads * self.row_dim
 
 
 class AttentionShape(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,6 +94,10 @@ class AttentionShape(msgspec.Struct, frozen=True, kw_only=True):
     sharded: int
     replicated: int
     kv_up: int = 0
+
+    def rank_row_dim(self, tensor_parallel: int = 1) -> int:
+        """Elements that one token caches in one layer on one rank, which has one head of them at least."""
+        return self.row_dim // self.kv_heads * max(1, self.kv_heads // tensor_parallel)
 
 
 class ExpertsShape(msgspec.Struct, frozen=True, kw_only=True):

@@ -126,7 +126,7 @@ def test_the_steps_can_be_read() -> None:
 def spans(layout: AlignedLayout) -> list[tuple[int, int]]:
     """Bytes [start, end) of the state's run of pages that each layer's matrices and window take."""
     found = []
-    for index in range(layout.num_kda_layers):
+    for index in range(layout.num_recurrent_layers):
         matrices = layout.first_recurrent_tile(index) * layout.tile_bytes
         found.append((matrices, matrices + layout.recurrent_tiles_per_layer * layout.tile_bytes))
         window = layout.first_conv_tile(index) * layout.tile_bytes
@@ -138,7 +138,7 @@ def check_bytes(layout: AlignedLayout) -> None:
     """What any aligned layout must be, in bytes."""
     steps = layout.steps
     assert layout.pages_per_block == 1
-    assert layout.page_bytes == layout.num_mla_layers * layout.slot_bytes
+    assert layout.page_bytes == layout.num_attention_layers * layout.slot_bytes
     assert layout.slot_bytes % layout.tile_bytes == 0
     assert layout.head_dim % layout.tile_rows == 0
     assert layout.block_size % layout.kernel_alignment == 0
@@ -147,17 +147,17 @@ def check_bytes(layout: AlignedLayout) -> None:
     for start, end in spans(layout):
         assert ends[-1] <= start <= end  # one tap: an empty window
         ends.append(end)
-    for index in range(layout.num_kda_layers):
+    for index in range(layout.num_recurrent_layers):
         slot = index * layout.slot_bytes
         start, end = spans(layout)[2 * index][0], spans(layout)[2 * index + 1][1]
         assert start == slot
         assert end <= slot + layout.slot_bytes
-        page, place = index // layout.num_mla_layers, index % layout.num_mla_layers
+        page, place = index // layout.num_attention_layers, index % layout.num_attention_layers
         assert start == page * layout.page_bytes + place * layout.slot_bytes
     held = layout.pages_per_state * layout.page_bytes
     assert ends[-1] <= held < ends[-1] + layout.page_bytes + layout.slot_bytes
     assert held == layout.state_bytes + layout.state_padding_bytes
-    padding = layout.num_kda_layers * steps.layer_padding_bytes + steps.empty_slots * layout.slot_bytes
+    padding = layout.num_recurrent_layers * steps.layer_padding_bytes + steps.empty_slots * layout.slot_bytes
     assert layout.state_padding_bytes == steps.state_padding_bytes == padding
     # No shorter block would do: it holds too little, or its slots are no whole tiles with room for both.
     assert steps.grown_block <= layout.block_size

@@ -85,7 +85,7 @@ def test_tiles_lie_side_by_side_inside_the_pages_of_the_table(spec: ModelSpec, t
 @pytest.mark.parametrize(("spec", "tensor_parallel"), [(K3, 1), (K3, 8), (KIMI_LINEAR, 1)])
 def test_layers_share_no_tile_and_leave_no_gap(spec: ModelSpec, tensor_parallel: int) -> None:
     layout = paged_layout(spec, tensor_parallel=tensor_parallel)
-    layers = range(layout.num_kda_layers)
+    layers = range(layout.num_recurrent_layers)
     starts = [(layout.first_recurrent_tile(i), layout.recurrent_tiles_per_layer) for i in layers]
     starts += [(layout.first_conv_tile(i), layout.conv_tiles_per_layer) for i in layers]
     tile = 0

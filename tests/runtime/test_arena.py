@@ -146,9 +146,9 @@ def test_finite_states_looks_at_the_state_and_nothing_else(spec: ModelSpec) -> N
         return int(tables[row, index // per_page]) * per_page + index % per_page
 
     for row in range(3):
-        for index in range(layout.num_kda_layers * layout.recurrent_tiles_per_layer):
+        for index in range(layout.num_recurrent_layers * layout.recurrent_tiles_per_layer):
             arena.recurrent[tile(row, index)] = 0.5
-        for layer in range(layout.num_kda_layers):
+        for layer in range(layout.num_recurrent_layers):
             rest = layout.conv_window * layout.conv_channels
             for index in range(layout.conv_tiles_per_layer):
                 width = min(rest, arena.conv.shape[1])

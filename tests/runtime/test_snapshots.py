@@ -160,7 +160,7 @@ def test_snapshots_on_the_grid_change_no_bit_of_the_logits(toys: Toys, kernels: 
     state = runs.layout.first_recurrent_tile(0)
     arena = runs.runner.arena
     live, left = (arena.states(torch.tensor([pages])) for pages in (last.state, last.snapshots[141]))
-    tiles = runs.layout.num_kda_layers * runs.layout.recurrent_tiles_per_layer
+    tiles = runs.layout.num_recurrent_layers * runs.layout.recurrent_tiles_per_layer
     assert torch.equal(
         arena.recurrent[live.tile_ids(state, tiles)], arena.recurrent[left.tile_ids(state, tiles)]
     )

@@ -103,11 +103,12 @@ def small_layout() -> PagedLayout:
     """Pages of 16 tokens; a state takes a few of them."""
     return PagedLayout(
         block_size=16,
-        num_mla_layers=1,
-        num_kda_layers=1,
+        num_attention_layers=1,
+        num_recurrent_layers=1,
         row_dim=64,
         kv_itemsize=2,
         num_heads=1,
+        head_rows=32,
         head_dim=32,
         tile_rows=16,
         conv_channels=96,

@@ -6,9 +6,11 @@ from pathlib import Path
 
 from milepost.errors import ConfigError
 from milepost.model_spec import ModelSpec
+from milepost.shapes.shape import ModelShape
 from milepost.sim.cost.calibration import CalibratedCost, Calibration, read_measured
 from milepost.sim.cost.hardware import Hardware, find_hardware, is_path, read_json
 from milepost.sim.cost.part_weights import EXPERTS, rank_weight_bytes, weights_of
+from milepost.sim.cost.part_work import RankSizes
 from milepost.sim.cost.roofline import RooflineCost, check_parallel
 from milepost.sim.cost.step_work import CostModel
 
@@ -21,7 +23,7 @@ MOST_RANKS = 64
 _SMALL_BYTES = 1e9
 
 
-def default_hardware(model: ModelSpec) -> str:
+def default_hardware(model: ModelSpec | ModelShape) -> str:
     """What runs a model when nobody says.
 
     "cpu" for weights below 1 GB, "h200" when one of them holds the weights with a share free
@@ -33,7 +35,7 @@ def default_hardware(model: ModelSpec) -> str:
     return "h200" if total <= WEIGHT_SHARE * find_hardware("h200").memory_bytes else "gb300"
 
 
-def ranks_that_fit(hardware: Hardware, model: ModelSpec, tensor_parallel: int) -> int:
+def ranks_that_fit(hardware: Hardware, model: ModelSpec | ModelShape, tensor_parallel: int) -> int:
     """Fewest devices, `tensor_parallel` times a power of two, whose memory holds the weights.
 
     Weights take at most `WEIGHT_SHARE` of each. Kimi K3 on GB300: 8 at tensor parallel 8, and 16 at 1, where
@@ -57,9 +59,10 @@ def ranks_that_fit(hardware: Hardware, model: ModelSpec, tensor_parallel: int) -
     return ranks
 
 
-def _dense_bytes(model: ModelSpec, tensor_parallel: int) -> float:
-    experts = weights_of(model)[EXPERTS]
-    return rank_weight_bytes(model, tensor_parallel, 1) - experts.routed * experts.bytes_per_parameter
+def _dense_bytes(model: ModelSpec | ModelShape, tensor_parallel: int) -> float:
+    experts = weights_of(model).get(EXPERTS)
+    routed = experts.routed * experts.bytes_per_parameter if experts else 0.0
+    return rank_weight_bytes(model, tensor_parallel, 1) - routed
 
 
 def find_cost_model(
@@ -100,15 +103,14 @@ def find_cost_model(
     check_parallel(model, tensor_parallel, data_parallel or 1)
     if data_parallel is None:
         data_parallel = ranks_that_fit(described, model, tensor_parallel) // tensor_parallel
-    return RooflineCost(
-        described,
-        model,
+    sizes = RankSizes(
         tensor_parallel=tensor_parallel,
         data_parallel=data_parallel,
         kv_itemsize=kv_itemsize,
         page_bytes=page_bytes,
         state_itemsize=state_itemsize,
     )
+    return RooflineCost(described, model, sizes)
 
 
 def _calibrated(measured: Calibration, path: Path, model: ModelSpec, tensor_parallel: int) -> CalibratedCost:

@@ -1,8 +1,8 @@
 """Descriptions of hardware: what one device can do at best, and what share of that is assumed to be reached.
 
 Each is a JSON file under ``milepost/assets/hardware``, with its sources and their date; a user's own file has
-the same fields. Figures are of one device, without sparsity, bandwidths of one direction. None has a price:
-whoever plans gives one.
+the same fields. Figures are of one device, without sparsity, bandwidths of one direction. Prices are no part
+of it: whoever plans gives one.
 """
 
 from __future__ import annotations

@@ -5,16 +5,22 @@ t ranks share the heads, d such groups share the experts. A multiplication and a
 weight is used with 2 FLOPs a token and read once a step. Activations are bf16.
 
     projections        2 T w FLOPs; 2 bytes a weight w, and T inputs and outputs
-    KDA recurrence     chunked form, C = 64 tokens a chunk, a head of width D: T (6 D^2 + 10 C D) FLOPs
-                       (Q K^T, K K^T, the two products with the inverse and A V: 2 C D each; W S, Q S and
-                       the update of S: 2 D^2 each); each row's state and window is read and written
+    recurrence         chunked form, C = 64 tokens a chunk, a head with keys of width K and values of V.
+                       Delta rules (KDA, gated DeltaNet): T (6 K V + 6 C K + 4 C V) FLOPs (Q K^T, K K^T, the
+                       two products with the inverse and A V; W S, Q S and the update of S: 2 K V each).
+                       Mamba2: T (4 K V + 2 C K g/H + 2 C V), its g groups share C B^T.
+                       Each row's state and window is read and written
     MLA attention      absorbed: 2 T w_kv + 2 P H (2 c + r) FLOPs (c latent, r shared key), the cached row is
                        read once; or expanded: 2 X w_kv + 2 P H (k + v), keys and values written and read
                        too; whichever takes less time
-    routed experts     a rank's share of N (1 - (1 - k/N)^(d T)) experts that are touched, each read once
+    GQA attention      2 P H (k + v) FLOPs, the cached row of the rank's key and value heads is read once
+    routed experts     a rank's share of N (1 - (1 - k/N)^(d' T)) experts that are touched, each read once;
+                       d' of the d groups share one copy of the experts
     norms and reads    AttnRes reads its banks and the running sum at 2 L + 1 sites, all of them bf16
     collectives        all-reduce of n bytes over t ranks: 2 n (t-1)/t sent; dispatch (one byte an element)
-                       and combine (two) to k experts: 3 k T/t l (r-1)/r, l the experts' width, r = t d ranks
+                       and combine (two) to k experts: 3 k T/t l (e-1)/e, l the experts' width, e the ranks
+                       that share a copy of them; with context divided among c of the t ranks, queries are
+                       gathered and partial outputs reduced: (c-1)/c of both, twice an attention layer
 
 Sources: the Kimi K3 technical report (arXiv:2607.24653) for the layers, the chunked form of
 flash-linear-attention, DeepSeek-V2 (arXiv:2405.04434) for absorption, LatentMoE (arXiv:2601.18089) for what
@@ -27,28 +33,25 @@ from typing import NamedTuple
 
 import msgspec
 
-from milepost.model_spec import ModelSpec
+from milepost.shapes.shape import AttentionKind, AttentionShape, ModelShape, RecurrentKind, RecurrentShape
 from milepost.sim.cost.part_weights import (
     DENSE,
     EXPERTS,
     HEAD,
-    KDA,
-    MLA,
     NORMS,
     ROUTER,
     SHARED,
-    expert_parameters,
+    attention_projections,
+    recurrent_projections,
     weights_of,
 )
 from milepost.sim.cost.step_work import StepWork
 
 __all__ = [
-    "ATTENTION",
     "COLLECTIVES",
     "COPIES",
     "HEAD_PART",
     "LAUNCHES",
-    "RECURRENCE",
     "SNAPSHOTS",
     "Collective",
     "PartWork",
@@ -56,8 +59,6 @@ __all__ = [
     "StepParts",
 ]
 
-RECURRENCE = "KDA recurrence"
-ATTENTION = "MLA attention"
 HEAD_PART = HEAD
 SNAPSHOTS = "snapshot writes"
 COPIES = "page copies"
@@ -71,9 +72,11 @@ DISPATCH_BYTES, COMBINE_BYTES = 1, 2  # fp8 to the experts, bf16 back
 
 # Kernels of a layer in a fused engine, for the overhead of each; assumed, not counted in one. KDA:
 # projections, convolution, gate, recurrence, norm, output. MLA: projections and norms of the latent, cache
-# write, attention, gate, output. Experts: router, sort, latent down, two grouped products, activation,
-# finish, up, shared.
-KERNELS_KDA, KERNELS_MLA, KERNELS_EXPERTS, KERNELS_DENSE, KERNELS_NORMS, KERNELS_HEAD = 6, 9, 9, 3, 2, 3
+# write, attention, gate, output. GQA: projections, norm and rotation, cache write, attention, output.
+# Experts: router, sort, latent down, two grouped products, activation, finish, up, shared.
+KERNELS_RECURRENT = {RecurrentKind.KDA: 6, RecurrentKind.GATED_DELTA_NET: 6, RecurrentKind.MAMBA2: 5}
+KERNELS_ATTENTION = {AttentionKind.MLA: 9, AttentionKind.GQA: 5}
+KERNELS_EXPERTS, KERNELS_DENSE, KERNELS_NORMS, KERNELS_HEAD = 9, 3, 2, 3
 
 
 class PartWork(NamedTuple):
@@ -105,13 +108,42 @@ class Collective(NamedTuple):
 
 
 class RankSizes(msgspec.Struct, frozen=True, kw_only=True):
-    """How a model is divided, and its item sizes; see `milepost.sim.cost.roofline.RooflineCost`."""
+    """How a model is divided, and its item sizes.
+
+    A `StepWork` is that of one group of `tensor_parallel` ranks; every group is taken to be as busy.
+
+    Attributes:
+        tensor_parallel: ranks that share the heads of one sequence.
+        data_parallel: such groups.
+        expert_parallel: ranks, whole groups of them, that share one copy of the experts; 0 for all.
+        context_parallel: of the ranks that share the heads, those that divide a context by tokens.
+        kv_itemsize: bytes of a cached KV element.
+        page_bytes: of a page of the rank, which a copy moves; 0 for a block of 64 tokens.
+        state_itemsize: bytes of an element of the recurrent matrices.
+    """
 
     tensor_parallel: int = 1
     data_parallel: int = 1
+    expert_parallel: int = 0
+    context_parallel: int = 1
     kv_itemsize: int = 2
     page_bytes: int = 0
     state_itemsize: int = 4
+
+    @property
+    def ranks(self) -> int:
+        """All of them."""
+        return self.tensor_parallel * self.data_parallel
+
+    @property
+    def expert_ranks(self) -> int:
+        """Ranks that share one copy of the experts."""
+        return self.expert_parallel or self.ranks
+
+    @property
+    def expert_groups(self) -> int:
+        """Tensor-parallel groups that share one copy of the experts."""
+        return self.expert_ranks // self.tensor_parallel
 
 
 class _Linear(NamedTuple):
@@ -127,22 +159,21 @@ class StepParts:
     """The parts of one model on one rank.
 
     Args:
-        spec: the model.
+        shape: the model.
         sizes: how it is divided.
     """
 
-    def __init__(self, spec: ModelSpec, sizes: RankSizes) -> None:
-        self._spec = spec
+    def __init__(self, shape: ModelShape, sizes: RankSizes) -> None:
+        self._shape = shape
         self._sizes = sizes
-        self._ranks = sizes.tensor_parallel * sizes.data_parallel
-        self._num_moe = len(spec.layers) - spec.first_dense
-        self._weights = weights_of(spec)
-        self._linear = [part for part in map(self._projection, (KDA, MLA, ROUTER, SHARED, DENSE)) if part]
-        self._residual_bytes = _residual_bytes(spec)
-        self._page_bytes = sizes.page_bytes or (
-            DEFAULT_BLOCK * len(spec.mla_layers) * spec.mla.row_dim * sizes.kv_itemsize
-        )
+        self._weights = weights_of(shape)
+        linear = (recurrent_projections(shape), attention_projections(shape), ROUTER, SHARED, DENSE)
+        self._linear = [part for part in map(self._projection, linear) if part]
+        self._residual_bytes = _residual_bytes(shape)
+        self._page_bytes = sizes.page_bytes or DEFAULT_BLOCK * self.kv_bytes_per_token
         self.kernels = self._count_kernels()
+        self.recurrence_name = f"{shape.recurrent.kind.value} recurrence" if shape.recurrent else ""
+        self.attention_name = f"{shape.attention.kind.value} attention" if shape.attention else ""
 
     # -- by the number of tokens alone ----------------------------------------------------------
 
@@ -152,7 +183,8 @@ class StepParts:
             PartWork(part.name, part.flops * tokens, part.weight_bytes + part.token_bytes * tokens)
             for part in self._linear
         ]
-        parts.append(self._experts(tokens))
+        if self._shape.experts is not None:
+            parts.append(self._experts(tokens))
         norms = self._weights[NORMS].replicated
         # Each element of a read is squared, weighted and summed: some 6 FLOPs for its 2 bytes.
         parts.append(
@@ -166,7 +198,8 @@ class StepParts:
             return None
         held = weights.sharded / self._sizes.tensor_parallel + weights.replicated
         multiplied = held
-        if name == MLA:  # what makes keys and values is counted with attention, which chooses its form
+        if name == attention_projections(self._shape):
+            # What makes keys and values is counted with attention, which chooses its form.
             multiplied -= self._kv_up / self._sizes.tensor_parallel
         # Inputs and outputs of a square-ish product: 2 sqrt(w) elements; of all of them about sqrt(layers w).
         layers = max(1, self._layers_of(name))
@@ -178,86 +211,109 @@ class StepParts:
         )
 
     def _layers_of(self, name: str) -> int:
-        spec = self._spec
-        counts = {KDA: len(spec.kda_layers), MLA: len(spec.mla_layers), DENSE: spec.first_dense}
-        return counts.get(name, self._num_moe)
+        shape = self._shape
+        counts = {
+            recurrent_projections(shape): shape.recurrent_layers,
+            attention_projections(shape): shape.attention_layers,
+            DENSE: shape.dense_layers,
+        }
+        return counts.get(name, shape.moe_layers)
 
     def _experts(self, tokens: int) -> PartWork:
-        spec, moe = self._spec, self._spec.moe
-        everyone = tokens * self._sizes.data_parallel
-        chosen = moe.top_k / moe.num_experts
-        touched = moe.num_experts * (1.0 - (1.0 - chosen) ** everyone)
-        one = expert_parameters(spec)
-        width = (moe.latent_dim or spec.hidden_size) + 2 * moe.intermediate
-        pairs = everyone * moe.top_k
-        share = self._num_moe / self._ranks
+        experts, sizes = self._shape.experts, self._sizes
+        assert experts is not None
+        everyone = tokens * sizes.expert_groups
+        touched = experts.num_experts * (1.0 - (1.0 - experts.top_k / experts.num_experts) ** everyone)
+        width = experts.width + (experts.matrices - 1) * experts.intermediate
+        pairs = everyone * experts.top_k
+        share = self._shape.moe_layers / sizes.expert_ranks
         return PartWork(
             EXPERTS,
-            2.0 * pairs * one * share,
-            share * (touched * one * self._weights[EXPERTS].bytes_per_parameter + 2.0 * ITEM * pairs * width),
+            2.0 * pairs * experts.expert_parameters * share,
+            share * (touched * experts.expert_bytes + 2.0 * ITEM * pairs * width),
         )
 
     # -- by rows, context and pairs -------------------------------------------------------------
 
     def recurrence(self, tokens: int, rows: int) -> PartWork:
-        """The recurrence of all KDA layers: projections and convolution are not in it."""
-        kda, sizes = self._spec.kda, self._sizes
-        layers, width = len(self._spec.kda_layers), self._spec.kda.head_dim
-        heads = kda.num_heads / sizes.tensor_parallel
-        flops = layers * heads * tokens * (6 * width**2 + 10 * CHUNK * width)
-        moved = 2 * self.state_bytes * rows
+        """The recurrence of all recurrent layers: projections and convolution are not in it."""
+        layer = self._shape.recurrent
+        if layer is None:
+            return PartWork("", 0.0, 0.0)
+        share = self._shape.recurrent_layers / self._sizes.tensor_parallel
         # q, k, v and the decay in, the output out.
-        return PartWork(RECURRENCE, flops, moved + layers * heads * tokens * 5 * width * ITEM)
+        moved = 2 * layer.key_heads * layer.row_dim + 2 * layer.heads * layer.rows
+        moved += layer.heads * (layer.row_dim if layer.kind is RecurrentKind.KDA else 1)
+        return PartWork(
+            self.recurrence_name,
+            share * tokens * _recurrence_flops(layer),
+            2 * self.state_bytes * rows + share * tokens * moved * ITEM,
+        )
 
     @property
     def state_bytes(self) -> float:
         """Of one sequence's state on one rank."""
-        kda, sizes = self._spec.kda, self._sizes
-        heads = kda.num_heads / sizes.tensor_parallel
-        matrix = kda.head_dim**2 * sizes.state_itemsize
-        window = 3 * kda.head_dim * kda.conv_window * ITEM
-        return len(self._spec.kda_layers) * heads * (matrix + window)
+        layer, sizes = self._shape.recurrent, self._sizes
+        if layer is None:
+            return 0.0
+        matrices = layer.matrix_elements / sizes.tensor_parallel * sizes.state_itemsize
+        window = layer.conv_channels(sizes.tensor_parallel) * layer.conv_window * ITEM
+        return self._shape.recurrent_layers * (matrices + window)
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """Of one token's rows on the rank that keeps it."""
+        layer, sizes = self._shape.attention, self._sizes
+        if layer is None:
+            return 0
+        row = layer.rank_row_dim(sizes.tensor_parallel // sizes.context_parallel)
+        return self._shape.attention_layers * row * sizes.kv_itemsize
 
     @property
     def _kv_up(self) -> int:
         """Weights of all layers that make keys and values out of the latent row."""
-        mla = self._spec.mla
-        return (
-            len(self._spec.mla_layers)
-            * mla.kv_lora_rank
-            * mla.num_heads
-            * (mla.nope_head_dim + mla.v_head_dim)
+        layer = self._shape.attention
+        return self._shape.attention_layers * layer.kv_up if layer else 0
+
+    def attention(self, work: StepWork) -> tuple[PartWork, ...]:
+        """Attention of all layers in each of its forms: MLA's absorbed and expanded, or GQA's one."""
+        layer = self._shape.attention
+        if layer is None:
+            return (PartWork("", 0.0, 0.0),)
+        # A rank of a tensor-parallel group has every row of MLA, or those of its key and value heads, and
+        # reads it once a step; ranks that share the context have some of the rows, and more of the heads.
+        cache = self.kv_bytes_per_token * (work.context + work.tokens) / self._sizes.context_parallel
+        expanded = self._expanded(layer, work, cache)
+        if layer.kind is AttentionKind.GQA:
+            return (expanded,)
+        return (self._absorbed(layer, work, cache), expanded)
+
+    def _absorbed(self, layer: AttentionShape, work: StepWork, cache: float) -> PartWork:
+        heads = self._shape.attention_layers * layer.heads / self._sizes.tensor_parallel
+        widths = layer.row_dim + layer.latent_dim
+        up = 2.0 * self._kv_up / self._sizes.tensor_parallel
+        return PartWork(
+            self.attention_name,
+            up * work.tokens + 2.0 * heads * widths * work.pairs,
+            cache + ITEM * heads * widths * work.tokens,
         )
 
-    def attention(self, work: StepWork) -> tuple[PartWork, PartWork]:
-        """Attention of all MLA layers in its two forms: absorbed, and expanded."""
-        mla, sizes = self._spec.mla, self._sizes
-        layers = len(self._spec.mla_layers)
-        heads = mla.num_heads / sizes.tensor_parallel
-        up = 2.0 * self._kv_up / sizes.tensor_parallel
-        # The cache is the same on all ranks of a group: each has every row, and reads it once a step.
-        cache = layers * mla.row_dim * sizes.kv_itemsize * (work.context + work.tokens)
-        absorbed = layers * heads * 2.0 * (mla.row_dim + mla.kv_lora_rank)
-        expanded = layers * heads * 2.0 * (mla.qk_head_dim + mla.v_head_dim)
-        queries = layers * heads * ITEM * work.tokens
-        keys_and_values = layers * heads * (mla.qk_head_dim + mla.v_head_dim) * 2 * ITEM * work.context
-        return (
-            PartWork(
-                ATTENTION,
-                up * work.tokens + absorbed * work.pairs,
-                cache + queries * (mla.row_dim + mla.kv_lora_rank),
-            ),
-            PartWork(
-                ATTENTION,
-                up * work.context + expanded * work.pairs,
-                cache + keys_and_values + queries * (mla.qk_head_dim + mla.v_head_dim),
-            ),
+    def _expanded(self, layer: AttentionShape, work: StepWork, cache: float) -> PartWork:
+        heads = self._shape.attention_layers * layer.heads / self._sizes.tensor_parallel
+        widths = layer.qk_head_dim + layer.v_head_dim
+        up = 2.0 * self._kv_up / self._sizes.tensor_parallel
+        # MLA's keys and values are made, written and read; GQA's lie in the cache.
+        made = 2 * ITEM * heads * widths * work.context if layer.kind is AttentionKind.MLA else 0.0
+        return PartWork(
+            self.attention_name,
+            up * work.context + 2.0 * heads * widths * work.pairs,
+            cache + made + ITEM * heads * widths * work.tokens,
         )
 
     def head(self, sampled: int) -> PartWork:
         """Logits of the rows that sample; written and read once in float32."""
-        vocabulary = self._spec.vocab_size / self._sizes.tensor_parallel
-        weights = vocabulary * self._spec.hidden_size
+        vocabulary = self._shape.vocab_size / self._sizes.tensor_parallel
+        weights = vocabulary * self._shape.hidden_size
         return PartWork(HEAD, 2.0 * weights * sampled, weights * ITEM + sampled * vocabulary * 8)
 
     def snapshots(self, count: int) -> PartWork:
@@ -271,46 +327,75 @@ class StepParts:
     # -- between ranks --------------------------------------------------------------------------
 
     def collectives(self, tokens: int) -> tuple[Collective, ...]:
-        """What a rank exchanges: all-reduces among those that share heads, dispatch and combine among all."""
-        spec, sizes = self._spec, self._sizes
-        t, layers, hidden = sizes.tensor_parallel, len(spec.layers), spec.hidden_size
-        latent = spec.moe.latent_dim
-        found = []
-        if t > 1:
-            # After attention, and after the feed-forward network; LatentMoE's sum is reduced before its norm.
-            inner = latent if latent and sizes.data_parallel == 1 else 0
-            sent = 2.0 * ITEM * (t - 1) / t * tokens * (2 * layers * hidden + self._num_moe * inner)
-            found.append(Collective(t, 2 * layers + (self._num_moe if inner else 0), sent))
-        if sizes.data_parallel > 1:
-            crossing = (self._ranks - 1) / self._ranks * spec.moe.top_k * tokens / t
-            sent = self._num_moe * crossing * (latent or hidden) * (DISPATCH_BYTES + COMBINE_BYTES)
-            found.append(Collective(self._ranks, 2 * self._num_moe, sent))
-        return tuple(found)
+        """What a rank exchanges with those that share its heads, its copy of the experts, or a context."""
+        found = (self._all_reduces(tokens), self._expert_exchange(tokens), self._context_exchange(tokens))
+        return tuple(kind for kind in found if kind.operations)
+
+    def _all_reduces(self, tokens: int) -> Collective:
+        """After each mixer and feed-forward network; LatentMoE's sum is reduced before its norm."""
+        shape, sizes = self._shape, self._sizes
+        t = sizes.tensor_parallel
+        if t == 1:
+            return Collective(1, 0, 0.0)
+        sums = shape.recurrent_layers + shape.attention_layers + shape.dense_layers + shape.moe_layers
+        experts = shape.experts
+        latent = experts.width if experts and experts.latent and sizes.expert_groups == 1 else 0
+        sent = 2.0 * ITEM * (t - 1) / t * tokens * (sums * shape.hidden_size + shape.moe_layers * latent)
+        return Collective(t, sums + (shape.moe_layers if latent else 0), sent)
+
+    def _expert_exchange(self, tokens: int) -> Collective:
+        """Dispatch and combine, among groups that share one copy of the experts."""
+        experts, sizes = self._shape.experts, self._sizes
+        if experts is None or sizes.expert_groups == 1:
+            return Collective(1, 0, 0.0)
+        ranks = sizes.expert_ranks
+        crossing = (ranks - 1) / ranks * experts.top_k * tokens / sizes.tensor_parallel
+        sent = self._shape.moe_layers * crossing * experts.width * (DISPATCH_BYTES + COMBINE_BYTES)
+        return Collective(ranks, 2 * self._shape.moe_layers, sent)
+
+    def _context_exchange(self, tokens: int) -> Collective:
+        """Queries are gathered among the ranks that share a context, and their partial outputs reduced."""
+        layer, sizes = self._shape.attention, self._sizes
+        c = sizes.context_parallel
+        if layer is None or c == 1:
+            return Collective(1, 0, 0.0)
+        widths = layer.row_dim + layer.latent_dim
+        if layer.kind is AttentionKind.GQA:
+            widths = layer.qk_head_dim + layer.v_head_dim
+        heads = layer.heads * c / sizes.tensor_parallel
+        sent = self._shape.attention_layers * (c - 1) / c * heads * widths * ITEM * tokens
+        return Collective(c, 2 * self._shape.attention_layers, sent)
 
     def _count_kernels(self) -> int:
-        spec = self._spec
-        return (
-            len(spec.kda_layers) * KERNELS_KDA
-            + len(spec.mla_layers) * KERNELS_MLA
-            + self._num_moe * KERNELS_EXPERTS
-            + spec.first_dense * KERNELS_DENSE
-            + len(spec.layers) * KERNELS_NORMS
-            + KERNELS_HEAD
-        )
+        shape = self._shape
+        count = shape.moe_layers * KERNELS_EXPERTS + shape.dense_layers * KERNELS_DENSE
+        if shape.recurrent:
+            count += shape.recurrent_layers * KERNELS_RECURRENT[shape.recurrent.kind]
+        if shape.attention:
+            count += shape.attention_layers * KERNELS_ATTENTION[shape.attention.kind]
+        return count + shape.blocks * KERNELS_NORMS + KERNELS_HEAD
 
 
-def _residual_bytes(spec: ModelSpec) -> float:
+def _recurrence_flops(layer: RecurrentShape) -> int:
+    """Of one token in one layer, all heads; see the module's table."""
+    k, v = layer.row_dim, layer.rows
+    if layer.kind is RecurrentKind.MAMBA2:
+        return layer.heads * (4 * k * v + 2 * CHUNK * v) + layer.key_heads * 2 * CHUNK * k
+    return layer.heads * (6 * k * v + CHUNK * (6 * k + 4 * v))
+
+
+def _residual_bytes(shape: ModelShape) -> float:
     """Bytes that the norms and residual sums of all layers move for each token, the embedding's row too."""
-    row = ITEM * spec.hidden_size
-    sites = 2 * len(spec.layers) + 1
-    if spec.attn_res_block is None:
+    row = ITEM * shape.hidden_size
+    sites = shape.recurrent_layers + shape.attention_layers + shape.dense_layers + shape.moe_layers + 1
+    if shape.attn_res_block is None:
         # Sum and what is added are read; the sum and its norm are written.
         return float(4 * row * sites + 2 * row)
     banked = 0
     read = 0
-    for layer in range(len(spec.layers)):
+    for layer in range(shape.blocks):
         read += banked
-        banked += layer % spec.attn_res_block == 0
+        banked += layer % shape.attn_res_block == 0
         read += banked
     read += banked  # before the output head
     return float(row * (read + 4 * sites) + 2 * row)

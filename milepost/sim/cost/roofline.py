@@ -12,14 +12,14 @@ import msgspec
 from milepost.error_text import printable
 from milepost.errors import ConfigError
 from milepost.model_spec import ModelSpec
+from milepost.shapes.of_spec import shape_of
+from milepost.shapes.shape import ModelShape
 from milepost.sim.cost.hardware import Hardware
 from milepost.sim.cost.part_weights import EXPERTS, rank_weight_bytes
 from milepost.sim.cost.part_work import (
-    ATTENTION,
     COLLECTIVES,
     HEAD_PART,
     LAUNCHES,
-    RECURRENCE,
     PartWork,
     RankSizes,
     StepParts,
@@ -28,6 +28,7 @@ from milepost.sim.cost.step_work import StepWork
 
 __all__ = ["PartCost", "RooflineCost", "check_parallel"]
 
+ONE_RANK = RankSizes()
 _MOST_REMEMBERED = 1 << 16
 
 
@@ -58,40 +59,25 @@ class RooflineCost:
     Args:
         hardware: the devices.
         model: the model.
-        tensor_parallel: ranks that share the heads of one sequence.
-        data_parallel: such groups; they share the experts.
-        kv_itemsize: bytes of a cached KV element.
-        page_bytes: of a page of the rank, which a copy moves; 0 for a block of 64 tokens.
-        state_itemsize: bytes of an element of the recurrent matrices.
+        sizes: how it is divided among them, and its item sizes.
 
     Raises:
         ConfigError: `tensor_parallel` does not divide the heads, or a number is below 1.
     """
 
     def __init__(
-        self,
-        hardware: Hardware,
-        model: ModelSpec,
-        *,
-        tensor_parallel: int = 1,
-        data_parallel: int = 1,
-        kv_itemsize: int = 2,
-        page_bytes: int = 0,
-        state_itemsize: int = 4,
+        self, hardware: Hardware, model: ModelSpec | ModelShape, sizes: RankSizes = ONE_RANK
     ) -> None:
-        check_parallel(model, tensor_parallel, data_parallel)
+        shape = shape_of(model)
+        check_parallel(shape, sizes.tensor_parallel, sizes.data_parallel)
         self.hardware = hardware
-        self.sizes = RankSizes(
-            tensor_parallel=tensor_parallel,
-            data_parallel=data_parallel,
-            kv_itemsize=kv_itemsize,
-            page_bytes=page_bytes,
-            state_itemsize=state_itemsize,
+        self.sizes = sizes
+        self.devices = sizes.ranks
+        self.weight_bytes = rank_weight_bytes(
+            shape, sizes.tensor_parallel, sizes.ranks, expert_parallel=sizes.expert_parallel
         )
-        self.devices = tensor_parallel * data_parallel
-        self.weight_bytes = rank_weight_bytes(model, tensor_parallel, self.devices)
-        self._parts = StepParts(model, self.sizes)
-        self._packed = model.mxfp4_group is not None
+        self._parts = StepParts(shape, sizes)
+        self._expert_bytes = shape.experts.bytes_per_parameter if shape.experts else 2.0
         self._remembered: dict[int, float] = {}
         self._coefficients = self._precompute()
 
@@ -127,8 +113,11 @@ class RooflineCost:
     def breakdown(self, work: StepWork) -> tuple[PartCost, ...]:
         """What each part of a step comes to; parts that the model lacks are left out."""
         parts = [self._cost(part) for part in self._parts.by_tokens(work.tokens)]
-        parts.append(self._cost(self._parts.recurrence(work.tokens, work.rows)))
-        parts.append(min(map(self._cost, self._parts.attention(work)), key=lambda cost: cost.seconds))
+        if self._parts.recurrence_name:
+            parts.append(self._cost(self._parts.recurrence(work.tokens, work.rows)))
+        if self._parts.attention_name:
+            forms = map(self._cost, self._parts.attention(work))
+            parts.append(min(forms, key=lambda cost: cost.seconds))
         if work.sampled:
             parts.append(self._cost(self._parts.head(work.sampled)))
         parts.append(self._cost(self._parts.snapshots(work.snapshots)))
@@ -144,15 +133,23 @@ class RooflineCost:
         hardware, share = self.hardware, self.hardware.efficiency
         peak = hardware.peak_flops
         flops = peak.bf16 * share.compute
-        if name == EXPERTS and self._packed and peak.fp4 is not None:
-            # MXFP4 weights with MXFP8 activations run at the FP8 rate; without FP4 units they are
-            # unpacked to bf16.
-            flops = (peak.fp8 or peak.bf16) * share.compute
-        elif name == ATTENTION:
+        if name == EXPERTS:
+            flops = self._expert_flops() * share.compute
+        elif name == self._parts.attention_name:
             flops = peak.bf16 * share.attention
-        elif name == RECURRENCE:
+        elif name == self._parts.recurrence_name:
             flops = peak.bf16 * share.recurrence
         return flops, hardware.memory_bytes_per_second * share.memory
+
+    def _expert_flops(self) -> float:
+        """Peak of the products with routed experts.
+
+        MXFP4 weights with MXFP8 activations run at the FP8 rate; without FP4 units they are unpacked to bf16.
+        """
+        peak = self.hardware.peak_flops
+        if self._expert_bytes >= 2.0 or (self._expert_bytes < 1.0 and peak.fp4 is None):
+            return peak.bf16
+        return peak.fp8 or peak.bf16
 
     def _cost(self, part: PartWork) -> PartCost:
         flops_rate, bytes_rate = self._rates(part.name)
@@ -203,8 +200,8 @@ class RooflineCost:
     def _precompute(self) -> tuple[float, ...]:
         """Seconds for each unit of work, in the order in which `seconds` takes them."""
         parts = self._parts
-        recurrent_flops, memory = self._rates(RECURRENCE)
-        attention_flops, _ = self._rates(ATTENTION)
+        recurrent_flops, memory = self._rates(parts.recurrence_name)
+        attention_flops, _ = self._rates(parts.attention_name)
         head_flops, _ = self._rates(HEAD_PART)
         recurrence = [
             parts.recurrence(1, 0).flops / recurrent_flops,
@@ -217,7 +214,8 @@ class RooflineCost:
             for name in ("tokens", "context", "pairs")
         )
         absorbed = [token[0].flops, pair[0].flops, context[0].bytes, token[0].bytes]
-        expanded = [context[1].flops, pair[1].flops, context[1].bytes, token[1].bytes]
+        # With one form only it is the last one as well, whose FLOPs grow with pairs alone.
+        expanded = [context[-1].flops, pair[-1].flops, context[-1].bytes, token[-1].bytes]
         attention = [
             value / rate
             for form in (absorbed, expanded)
@@ -233,7 +231,7 @@ class RooflineCost:
         return (*recurrence, *attention, *head, *extra)
 
 
-def check_parallel(model: ModelSpec, tensor_parallel: int, data_parallel: int) -> None:
+def check_parallel(model: ModelSpec | ModelShape, tensor_parallel: int, data_parallel: int) -> None:
     """Refuse ranks that can't divide a model.
 
     Raises:
@@ -242,11 +240,16 @@ def check_parallel(model: ModelSpec, tensor_parallel: int, data_parallel: int) -
     for name, value in (("tensor_parallel", tensor_parallel), ("data_parallel", data_parallel)):
         if value < 1:
             raise ConfigError(f"{name} must be at least 1. Given: {value}.")
-    heads = (model.kda.num_heads, model.mla.num_heads)
-    if any(count % tensor_parallel for count in heads):
-        fitting = [n for n in range(1, min(heads) + 1) if not any(count % n for count in heads)]
+    shape = shape_of(model)
+    heads = {
+        layer.kind.value: layer.heads for layer in (shape.recurrent, shape.attention) if layer is not None
+    }
+    counts = heads.values()
+    if any(count % tensor_parallel for count in counts):
+        fitting = [n for n in range(1, min(counts) + 1) if not any(count % n for count in counts)]
         near = min(fitting, key=lambda n: abs(n - tensor_parallel))
+        named = " and ".join(f"{count} {kind}" for kind, count in heads.items())
         raise ConfigError(
-            f"tensor_parallel must divide the model's {heads[0]} KDA and {heads[1]} MLA heads. "
+            f"tensor_parallel must divide the model's {named} heads. "
             f"Given: {tensor_parallel}. The nearest that does: {near}."
         )

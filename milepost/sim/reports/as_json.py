@@ -11,7 +11,7 @@ import msgspec
 
 from milepost.sim.runs import RunResult
 
-__all__ = ["to_json", "to_objects"]
+__all__ = ["finite", "to_json", "to_objects"]
 
 _FIRST = (
     "trace",
@@ -43,7 +43,7 @@ def to_objects(results: Sequence[RunResult]) -> list[dict[str, Any]]:
     """
     objects = []
     for result in results:
-        fields = _finite(msgspec.to_builtins(result))
+        fields = finite(msgspec.to_builtins(result))
         objects.append({name: fields[name] for name in _FIRST} | fields)
     return objects
 
@@ -54,11 +54,12 @@ def to_json(results: Sequence[RunResult]) -> str:
     return "[\n" + ",\n".join(lines) + "\n]\n"
 
 
-def _finite(value: Any) -> Any:  # noqa: ANN401 - JSON of any depth
+def finite(value: Any) -> Any:  # noqa: ANN401 - JSON of any depth
+    """Plain types with None for what is no finite number, which JSON lacks."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {str(key): _finite(item) for key, item in value.items()}
+        return {str(key): finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
+        return [finite(item) for item in value]
     return value

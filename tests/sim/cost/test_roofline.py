@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from milepost.model_spec import ModelSpec
 from milepost.sim.cost.hardware import Efficiency, Hardware, PeakFlops, find_hardware
 from milepost.sim.cost.part_weights import NORMS, weights_of
+from milepost.sim.cost.part_work import RankSizes
 from milepost.sim.cost.roofline import PartCost, RooflineCost
 from milepost.sim.cost.step_work import StepWork
 from milepost.sim.models import find_model
@@ -47,10 +48,10 @@ def gb300() -> Hardware:
 
 
 COSTS = {
-    "k3 alone": RooflineCost(find_hardware("gb300"), find_model("kimi-k3")[1], data_parallel=16),
-    "k3 tp8": RooflineCost(find_hardware("h200"), find_model("kimi-k3")[1], tensor_parallel=8),
+    "k3 alone": RooflineCost(find_hardware("gb300"), find_model("kimi-k3")[1], RankSizes(data_parallel=16)),
+    "k3 tp8": RooflineCost(find_hardware("h200"), find_model("kimi-k3")[1], RankSizes(tensor_parallel=8)),
     "k3 both": RooflineCost(
-        find_hardware("b200"), find_model("kimi-k3")[1], tensor_parallel=8, data_parallel=2
+        find_hardware("b200"), find_model("kimi-k3")[1], RankSizes(tensor_parallel=8, data_parallel=2)
     ),
     "linear": RooflineCost(find_hardware("h200"), find_model("kimi-linear")[1]),
     "toy": RooflineCost(find_hardware("cpu"), find_model("milepost-toy-k3")[1]),
@@ -98,7 +99,7 @@ def test_flops_of_a_token_are_twice_the_activated_parameters(k3: ModelSpec, gb30
 def test_touched_experts(k3: ModelSpec, gb300: Hardware) -> None:
     """N (1 - (1 - k/N)^tokens), of all data-parallel groups together."""
     for groups in (1, 4):
-        cost = RooflineCost(gb300, k3, data_parallel=groups)
+        cost = RooflineCost(gb300, k3, RankSizes(data_parallel=groups))
         tokens = 64
         touched = 896 * (1 - (1 - 16 / 896) ** (tokens * groups))
         found = part(cost, decoding(tokens, 10), "routed experts")
@@ -129,25 +130,25 @@ def test_residual_reads_of_attention_residuals(k3: ModelSpec, gb300: Hardware) -
 
 def test_collectives_by_hand(k3: ModelSpec, gb300: Hardware) -> None:
     assert part(RooflineCost(gb300, k3), decoding(1, 0), "collectives").seconds == 0
-    eight = part(RooflineCost(gb300, k3, tensor_parallel=8), decoding(1, 0), "collectives")
+    eight = part(RooflineCost(gb300, k3, RankSizes(tensor_parallel=8)), decoding(1, 0), "collectives")
     assert eight.bytes == pytest.approx(2 * 7 / 8 * 2 * (2 * 93 * 7168 + 92 * 3584))
     assert eight.bound == "latency"
     assert eight.seconds > (2 * 93 + 92) * gb300.interconnect_latency_seconds
     # 16 experts a token, one byte there and two back: the published 172 kB a token-layer.
-    groups = part(RooflineCost(gb300, k3, data_parallel=16), decoding(1, 0), "collectives")
+    groups = part(RooflineCost(gb300, k3, RankSizes(data_parallel=16)), decoding(1, 0), "collectives")
     assert groups.bytes == pytest.approx(92 * 172_032 * 15 / 16)
 
 
 def test_beyond_the_domain_links_are_slower(k3: ModelSpec) -> None:
     hardware = find_hardware("h200")
-    inside = RooflineCost(hardware, k3, data_parallel=8)
-    beyond = RooflineCost(hardware, k3, data_parallel=9)
+    inside = RooflineCost(hardware, k3, RankSizes(data_parallel=8))
+    beyond = RooflineCost(hardware, k3, RankSizes(data_parallel=9))
     work = prefill(4096)
     assert part(beyond, work, "collectives").seconds > 5 * part(inside, work, "collectives").seconds
 
 
 def test_snapshots_and_copies_move_their_bytes_twice(k3: ModelSpec, gb300: Hardware) -> None:
-    cost = RooflineCost(gb300, k3, tensor_parallel=8, page_bytes=1_000_000)
+    cost = RooflineCost(gb300, k3, RankSizes(tensor_parallel=8, page_bytes=1_000_000))
     work = msgspec.structs.replace(decoding(1, 0), snapshots=3, copied_pages=5)
     assert part(cost, work, "snapshot writes").bytes == pytest.approx(2 * 3 * 449_372_160 / 8)
     assert part(cost, work, "page copies").bytes == 10_000_000
@@ -181,8 +182,8 @@ def test_more_work_never_takes_less_time(name: str, work: StepWork, field: str, 
 
 def test_perfect_hardware_is_a_bound(k3: ModelSpec, gb300: Hardware) -> None:
     perfect = Efficiency(compute=1, attention=1, recurrence=1, memory=1, network=1)
-    ideal = RooflineCost(msgspec.structs.replace(gb300, efficiency=perfect), k3, data_parallel=16)
-    real = RooflineCost(gb300, k3, data_parallel=16)
+    ideal = RooflineCost(msgspec.structs.replace(gb300, efficiency=perfect), k3, RankSizes(data_parallel=16))
+    real = RooflineCost(gb300, k3, RankSizes(data_parallel=16))
     for work in (decoding(8, 8192), prefill(8192)):
         assert ideal.seconds(work) < real.seconds(work)
 
@@ -197,7 +198,7 @@ def test_decoding_as_aiconfigurator_has_it(
     k3: ModelSpec, gb300: Hardware, context: int, milliseconds: float
 ) -> None:
     """aiconfigurator 0.12.0: GB300, decode batch 8 a rank on 16 ranks."""
-    cost = RooflineCost(gb300, k3, data_parallel=16)
+    cost = RooflineCost(gb300, k3, RankSizes(data_parallel=16))
     assert 1e3 * cost.seconds(decoding(8, context)) == pytest.approx(milliseconds, rel=0.15)
 
 
@@ -206,13 +207,13 @@ def test_decoding_alone_as_published(
     k3: ModelSpec, gb300: Hardware, tensor_parallel: int, rate: float
 ) -> None:
     """vLLM's launch figures on GB300, 8K context, tokens a second."""
-    cost = RooflineCost(gb300, k3, tensor_parallel=tensor_parallel)
+    cost = RooflineCost(gb300, k3, RankSizes(tensor_parallel=tensor_parallel))
     assert 1 / cost.seconds(decoding(1, 8192)) == pytest.approx(rate, rel=0.15)
 
 
 def test_prefill_within_a_factor_of_two(k3: ModelSpec, gb300: Hardware) -> None:
     """aiconfigurator 0.12.0: 698 ms for 8,192 tokens, 199 ms for the last 2,048 of them, workers of 8."""
-    cost = RooflineCost(gb300, k3, data_parallel=8)
+    cost = RooflineCost(gb300, k3, RankSizes(data_parallel=8))
     assert 0.5 < 1e3 * cost.seconds(prefill(8192)) / 698 < 2
     assert 0.5 < 1e3 * cost.seconds(prefill(2048, behind=6144)) / 199 < 2
 

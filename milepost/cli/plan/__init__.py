@@ -1,0 +1,1 @@
+"""``milepost plan``: the group, what its commands share, and a module for each command."""

@@ -1,0 +1,91 @@
+"""A report on a terminal: its figures, tables and drawings; plots are for the page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich import box
+from rich.console import RenderableType
+from rich.constrain import Constrain
+from rich.markup import escape
+from rich.padding import Padding
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from milepost.planner.report import Drawing, Report, Section, Table
+
+__all__ = ["rendered"]
+
+_TEXT_WIDTH = 100
+"""Characters of a line of sentences, on however wide a terminal."""
+
+
+def rendered(report: Report) -> Iterator[RenderableType]:
+    """What rich prints, from top to bottom: the figures that answer, then each section, then the notes."""
+    yield _headline(report)
+    for section in report.sections:
+        yield from _section(section)
+    if report.notes:
+        yield from _heading("Notes", "")
+        yield from (_sentence(note, bullet="- ") for note in report.notes)
+
+
+def _headline(report: Report) -> RichTable:
+    table = RichTable(title=escape(report.title), title_justify="left", show_header=False)
+    table.add_column(overflow="fold")
+    table.add_column(justify="right", overflow="fold")
+    for name, value in report.headline:
+        table.add_row(escape(name), escape(value))
+    return table
+
+
+def _section(section: Section) -> Iterator[RenderableType]:
+    yield from _heading(section.title, section.lead)
+    for table in section.tables:
+        yield _table(table)
+        if table.note:
+            yield _sentence(table.note)
+    for drawing in section.drawings:
+        yield from _drawing(drawing)
+
+
+def _heading(title: str, lead: str) -> Iterator[RenderableType]:
+    yield Text(f"\n{title}", style="bold")
+    if lead:
+        yield _sentence(lead)
+
+
+def _sentence(text: str, *, bullet: str = "") -> RenderableType:
+    if not bullet:
+        return Constrain(Text(text), _TEXT_WIDTH)
+    grid = RichTable.grid()
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
+    grid.add_row(bullet, Text(text))
+    return Constrain(grid, _TEXT_WIDTH)
+
+
+def _table(table: Table) -> RichTable:
+    """A table of rich's; the row that is recommended is bold and marked, which a pipe keeps."""
+    marked = table.best is not None
+    shown = RichTable(
+        title=escape(table.title) or None,
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+    )
+    if marked:
+        shown.add_column("")
+    for column in table.columns:
+        shown.add_column(escape(column.name), justify="right" if column.numeric else "left", overflow="fold")
+    for place, row in enumerate(table.rows):
+        best = place == table.best
+        mark = ["*" if best else ""] if marked else []
+        shown.add_row(*mark, *map(escape, row), style="bold" if best else None)
+    return shown
+
+
+def _drawing(drawing: Drawing) -> Iterator[RenderableType]:
+    if drawing.title:
+        yield Text(drawing.title, style="italic")
+    yield Padding(Text(drawing.text, no_wrap=True, overflow="crop"), (0, 0, 1, 0))
