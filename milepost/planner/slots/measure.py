@@ -18,6 +18,8 @@ from milepost.sim.traces.trace import Trace
 __all__ = ["StateSlots", "measure_slots", "slots_of"]
 
 _OVERLOAD = 1.25
+_LEAST_TRACE_SECONDS = 60.0
+"""In a shorter trace the last request alone may take long enough to look like a queue."""
 _MANY_REFUSED = 0.01
 
 
@@ -154,7 +156,7 @@ def _summed_up(trace: Trace, spec: RunSpec, found: RunResult, states: StateUse) 
 
 def _load_notes(trace: Trace, found: RunResult) -> tuple[str, ...]:
     notes = []
-    if found.seconds > _OVERLOAD * trace.seconds and trace.seconds:
+    if found.seconds > _OVERLOAD * trace.seconds and trace.seconds >= _LEAST_TRACE_SECONDS:
         ratio = found.seconds / trace.seconds
         notes.append(
             f"The run took {ratio:.1f} times as long as the arrivals: the hardware can't carry this load, "

@@ -135,10 +135,14 @@ def test_the_need_of_a_batch() -> None:
 
 
 def test_too_much_load_is_said() -> None:
-    crowd = trace_of(*((0.001 * number, range(9 * number, 9 * number + 9), 20) for number in range(30)))
-    found = slots_of(crowd, TURNS)
+    """Three requests of some 40 s each within a minute, one at a time."""
+    crowd = trace_of(*((30.0 * number, range(4 * number, 4 * number + 4), 2500) for number in range(3)))
+    spec = RunSpec(model="kimi-k3", hardware="gb300", tensor_parallel=8, policy="turns", max_num_seqs=1)
+    found = slots_of(crowd, spec)
+    assert found.simulated_seconds > 1.25 * 60
     assert "can't carry this load" in found.notes[0]
-    calm = slots_of(trace_of((0.0, range(4), 3), (1000.0, range(4), 3)), TURNS)
+    assert "time_scale" in found.notes[0]
+    calm = slots_of(trace_of((0.0, range(4), 3), (1000.0, range(4), 3)), spec)
     assert not calm.notes
 
 
