@@ -335,7 +335,7 @@ def _designs(arrangement: Arrangement, question: ServeQuestion, point: ServePoin
 
 
 def _notes(question: ServeQuestion, point: ServePoint) -> tuple[str, ...]:
-    notes = [_ROOFLINE, _MIXING, _MEMORY]
+    notes = [*question.notes, _ROOFLINE, _MIXING, _MEMORY]
     if question.speculation is not None:
         notes.append("The draft model's work on prompts is not counted.")
     limits = (

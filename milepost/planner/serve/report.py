@@ -191,7 +191,7 @@ def _search(plan: ServePlan) -> Section:
         Column("TPOT"),
         Column("tokens/s/GPU"),
         Column("tokens/s/user"),
-        Column("limits", numeric=False),
+        *((Column("limits", numeric=False),) if _limited(plan) else ()),
     )
     more = (
         f" {len(front) - len(shown):,} more are in the plot and in JSON." if len(front) > len(shown) else ""
@@ -269,8 +269,12 @@ def _point_row(plan: ServePlan, point: ServePoint) -> tuple[str, ...]:
         _seconds(point.tpot_seconds),
         f"{point.tokens_per_second_per_gpu:,.1f}",
         f"{point.tokens_per_second_per_user:,.1f}",
-        "kept" if keeps_limits(plan.question, point) else "exceeded",
+        *(("kept" if keeps_limits(plan.question, point) else "exceeded",) if _limited(plan) else ()),
     )
+
+
+def _limited(plan: ServePlan) -> bool:
+    return plan.question.ttft_limit_seconds is not None or plan.question.tpot_limit_seconds is not None
 
 
 def _front_series(plan: ServePlan, front: Sequence[ServePoint]) -> list[Series]:
