@@ -13,20 +13,18 @@ formula's value against it.
 
 from __future__ import annotations
 
-import ast
 import math
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Iterator, Mapping, Sequence
+from typing import SupportsIndex
 
 import msgspec
 
 from milepost.error_text import nearest
 from milepost.errors import ConfigError, InvariantError
+from milepost.planner.formulas import Number, evaluate, names_in
 
-__all__ = ["Derivation", "Worksheet", "evaluate", "explain", "listed", "number_text", "value_text"]
-
-Number = int | float
+__all__ = ["Derivation", "Worksheet", "explain", "listed", "number_text", "value_text"]
 
 _TOLERANCE = 1e-9
 
@@ -85,7 +83,7 @@ class Worksheet:
             meaning: in words.
             source: where the formula is from.
         """
-        inputs, _ = _parsed(formula)
+        inputs = names_in(formula)
         missing = [one for one in inputs if one not in self._entries]
         if missing:
             raise InvariantError(f"The formula of {name} names what is not known: {', '.join(missing)}.")
@@ -117,8 +115,21 @@ class Worksheet:
     def _add(self, entry: Derivation) -> Number:
         if entry.name in self._entries:
             raise InvariantError(f"{entry.name} is derived twice.")
+        if not entry.name or any(map(str.isspace, entry.name)):
+            raise InvariantError(f"A number's name must be one word. Given: {entry.name!r}.")
+        entry = msgspec.structs.replace(entry, value=_plain(entry))
         self._entries[entry.name] = entry
         return entry.value
+
+
+def _plain(entry: Derivation) -> Number:
+    """A number that JSON can hold, of numpy's too; whether a comparison holds is 1 or 0."""
+    value: object = entry.value
+    if isinstance(value, float):
+        return float(value)
+    if isinstance(value, SupportsIndex):
+        return operator.index(value)
+    raise InvariantError(f"{entry.name} must be a number. Given: {value!r:.100}.")
 
 
 def explain(derivations: Sequence[Derivation], name: str) -> str:
@@ -198,95 +209,3 @@ def number_text(value: Number) -> str:
     if size < 1e15 and value == int(value):
         return f"{int(value):,}"
     return f"{value:,.6g}" if size < 1e6 else f"{value:,.1f}" if size < 1e15 else f"{value:.6g}"
-
-
-# -- formulas -----------------------------------------------------------------------------------------
-
-_BINARY: dict[type[ast.AST], Callable[[Number, Number], Number]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
-    ast.Pow: operator.pow,
-}
-_COMPARE: dict[type[ast.AST], Callable[[Number, Number], bool]] = {
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-    ast.Eq: operator.eq,
-}
-_CALLS: dict[str, Callable[..., Number]] = {
-    "min": min,
-    "max": max,
-    "ceil": math.ceil,
-    "floor": math.floor,
-    "sqrt": math.sqrt,
-    "log2": math.log2,
-    "abs": abs,
-}
-
-
-def evaluate(formula: str, values: Mapping[str, Number]) -> Number:
-    """The value of a formula; see `Worksheet.derive` for what it may hold."""
-    _, tree = _parsed(formula)
-    return _value(tree, values)
-
-
-@lru_cache(maxsize=4096)
-def _parsed(formula: str) -> tuple[tuple[str, ...], ast.expr]:
-    tree = ast.parse(formula, mode="eval").body
-    names: dict[str, None] = {}
-    _collect(tree, names)
-    return tuple(names), tree
-
-
-def _collect(node: ast.AST, names: dict[str, None]) -> None:
-    if isinstance(node, ast.Name | ast.Attribute):
-        names[_dotted(node)] = None
-    elif isinstance(node, ast.Call):
-        for argument in node.args:
-            _collect(argument, names)
-    else:
-        for child in ast.iter_child_nodes(node):
-            _collect(child, names)
-
-
-def _dotted(node: ast.AST) -> str:
-    if isinstance(node, ast.Name):
-        return node.id
-    if isinstance(node, ast.Attribute):
-        return f"{_dotted(node.value)}.{node.attr}"
-    raise InvariantError(f"A formula holds {ast.dump(node)}, which is no name.")
-
-
-def _value(node: ast.expr, values: Mapping[str, Number]) -> Number:
-    match node:
-        case ast.Constant(value=int() | float() as number):
-            return number
-        case ast.Name() | ast.Attribute():
-            return values[_dotted(node)]
-        case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return -_value(operand, values)
-        case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
-            return _BINARY[type(op)](_value(left, values), _value(right, values))
-        case ast.IfExp(test=test, body=body, orelse=other):
-            return _value(body if _value(test, values) else other, values)
-        case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in _COMPARE:
-            return _COMPARE[type(op)](_value(left, values), _value(right, values))
-        case ast.Call(func=ast.Name(id=name), args=args) if name in _CALLS:
-            return _call(name, args, values)
-    raise InvariantError(f"A formula holds {ast.dump(node)}, which is not arithmetic.")
-
-
-def _call(name: str, args: Sequence[ast.expr], values: Mapping[str, Number]) -> Number:
-    # A quotient of whole numbers is rounded exactly, not by way of a float.
-    match name, args:
-        case (("ceil" | "floor"), [ast.BinOp(left=left, op=ast.Div(), right=right)]):
-            above, below = _value(left, values), _value(right, values)
-            if isinstance(above, int) and isinstance(below, int):
-                return -(-above // below) if name == "ceil" else above // below
-            return _CALLS[name](above / below)
-    return _CALLS[name](*(_value(argument, values) for argument in args))
