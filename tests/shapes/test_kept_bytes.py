@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from milepost.memory.aligned import aligned_layout
 from milepost.shapes.names import SHAPES, find_shape
 from milepost.shapes.shape import AttentionKind, RecurrentKind
 
@@ -74,3 +75,20 @@ def test_bytes_of_a_sequence(name: str, state_bytes: int, kv_bytes: int) -> None
     assert kept == state_bytes
     assert attention is not None
     assert model.attention_layers * attention.row_dim * 2 == kv_bytes
+
+
+@pytest.mark.parametrize(
+    ("name", "alignment", "kv_itemsize", "ranks", "logged"),
+    [
+        ("qwen3.5-4b", 16, 2, 1, 528),
+        ("qwen3-next-80b-a3b", 16, 2, 1, 1_056),
+        ("nemotron-3-nano", 64, 1, 1, 4_224),
+        ("kimi-k3", 128, 1, 8, 1_536),
+    ],
+)
+def test_blocks_that_vllm_logs(name: str, alignment: int, kv_itemsize: int, ranks: int, logged: int) -> None:
+    """From a config.json to the block (`tests/memory/test_aligned.py` has more, with drafts and paddings)."""
+    layout = aligned_layout(
+        find_shape(name)[1], kernel_alignment=alignment, kv_itemsize=kv_itemsize, tensor_parallel=ranks
+    )
+    assert layout.block_size == logged

@@ -20,11 +20,13 @@ from milepost.planner.moe.loads import ExpertLoads, chosen_shares
 from milepost.planner.moe.placement import PlacedExperts, place_by_load, place_by_number
 from milepost.planner.moe.question import Placement
 
-__all__ = ["SAMPLES", "LoadDraws", "RankBalance"]
+__all__ = ["MOST_LAYERS", "SAMPLES", "LoadDraws", "RankBalance"]
 
 SAMPLES = 64
 """Steps that are drawn for one figure; over many layers at least `_LEAST_SAMPLES` of each."""
 _LEAST_SAMPLES = 4
+MOST_LAYERS = 16
+"""Of a file with more layers, as many are taken, evenly spread from the first to the last."""
 
 Draws = npt.NDArray[np.int64]
 
@@ -58,7 +60,10 @@ class LoadDraws:
         self._top_k = top_k
         self._redundant = redundant_per_rank
         self._seed = seed
-        self._shares = [chosen_shares(row, top_k) for row in loads.layers]
+        chosen = (
+            np.linspace(0, len(loads.layers) - 1, min(MOST_LAYERS, len(loads.layers))).round().astype(int)
+        )
+        self._shares = [chosen_shares(loads.layers[layer], top_k) for layer in chosen]
         self._drawn: dict[tuple[int, bool], list[Draws]] = {}
         self._placed: dict[tuple[Placement, int, int], PlacedExperts] = {}
 
@@ -101,12 +106,10 @@ class LoadDraws:
         busiest = _by_rank(choices, placed).max(axis=1).mean()
         most = _by_rank(touched, placed).max(axis=1).mean()
         drawn = touched.sum(axis=1).mean() / ranks
-        mean = drawn
-        if placement != "replicated":  # closed, and exact for tokens whose experts are distinct
-            mean = self._touched(layer, tokens) / ranks
+        # Closed, so exact for tokens whose experts are distinct; of replicas, times drawn slots an expert.
+        mean = self._touched(layer, tokens) * drawn / (counts > 0).sum(axis=1).mean()
         room = np.bincount(placed.rank, minlength=ranks).max()
-        ratio = most / drawn if drawn else 1.0
-        return busiest * ranks / counts.sum(axis=1).mean(), mean, min(float(room), mean * ratio)
+        return busiest * ranks / counts.sum(axis=1).mean(), mean, min(float(room), mean * most / drawn)
 
     def _draws(self, placement: Placement, tokens: int) -> list[Draws]:
         """[samples, experts] choices of each layer.
@@ -115,13 +118,14 @@ class LoadDraws:
         """
         shuffled = placement == "numbered" and not self._loads.ordered
         if (tokens, shuffled) not in self._drawn:
-            source = np.random.default_rng([self._seed, tokens])
-            samples = max(_LEAST_SAMPLES, SAMPLES // len(self._shares))
-            drawn = [
-                source.multinomial(tokens * self._top_k, one / one.sum(), samples) for one in self._shares
-            ]
+            source = np.random.default_rng([self._seed, tokens, shuffled])
             if shuffled:
-                drawn = [source.permuted(one, axis=1) for one in drawn]
+                drawn = [source.permuted(one, axis=1) for one in self._draws("balanced", tokens)]
+            else:
+                samples = max(_LEAST_SAMPLES, SAMPLES // len(self._shares))
+                drawn = [
+                    source.multinomial(tokens * self._top_k, one / one.sum(), samples) for one in self._shares
+                ]
             self._drawn[tokens, shuffled] = drawn
         return self._drawn[tokens, shuffled]
 

@@ -18,6 +18,7 @@ __all__ = ["ExpertLoads", "chosen_shares", "read_loads"]
 
 _ZIPF = re.compile(r"zipf\(\s*([^()]*?)\s*\)", re.IGNORECASE)
 MOST_EXPONENT = 10.0
+MOST_COUNT = 1e18
 MOST_FILE_BYTES = 64 * 1024**2
 
 Shares = npt.NDArray[np.float64]
@@ -151,12 +152,11 @@ def _check_rows(rows: list[list[float]], name: str, num_experts: int, moe_layers
         where = f"{name}, row {number}," if len(rows) > 1 else name
         if len(row) != num_experts:
             raise ConfigError(f"{where} must have {num_experts} counts, one an expert. Given: {len(row)}.")
-        bad = next((one for one in row if not (math.isfinite(one) and one >= 0)), None)
+        bad = next((one for one in row if not 0 <= one <= MOST_COUNT), None)  # also finds NaN
         if bad is not None:
-            raise ConfigError(f"{where} must hold counts of at least 0, finite. Given: {bad}.")
-        total = math.fsum(row)
-        if not (0 < total < math.inf):
-            raise ConfigError(f"{where} must have a count above 0. Given: a sum of {total:g}.")
+            raise ConfigError(f"{where} must hold counts from 0 to {MOST_COUNT:g}. Given: {bad:g}.")
+        if not any(row):
+            raise ConfigError(f"{where} must have a count above 0. Given: zeros alone.")
 
 
 def chosen_shares(loads: Shares, top_k: int) -> Shares:
@@ -167,6 +167,7 @@ def chosen_shares(loads: Shares, top_k: int) -> Shares:
         top_k: experts a token.
     """
     shares = np.zeros(len(loads))
+    loads = loads / loads.max()
     certain = np.zeros(len(loads), dtype=bool)
     while True:
         rest = top_k - int(certain.sum())

@@ -6,7 +6,7 @@ import msgspec
 
 from milepost.errors import ConfigError
 from milepost.planner.deployment import check_ranks
-from milepost.planner.moe.balance import LoadDraws
+from milepost.planner.moe.balance import MOST_LAYERS, LoadDraws
 from milepost.planner.moe.crossings import TailRange, tail_ranges
 from milepost.planner.moe.degree import (
     PHASES,
@@ -69,7 +69,7 @@ class MoePlan(msgspec.Struct, frozen=True, kw_only=True):
         degrees: every expert parallel degree.
         best_decode: degree whose decoding is the quickest of those that fit; the given one, if any.
         best_prefill: the same of prefill.
-        balance: by degree, kind of step and placement.
+        balance: by degree that fits, kind of step and placement.
         waves: by degree and tokens.
         tails: by tensor parallel degree and tokens; () without a latent.
         tail_ranges: tokens for which each tail is the quickest.
@@ -163,12 +163,17 @@ def plan_moe(question: MoeQuestion) -> MoePlan:
         degrees=degrees,
         best_decode=_best(degrees, "decode", question.deployment.expert_parallel),
         best_prefill=_best(degrees, "prefill", question.deployment.expert_parallel),
-        balance=tuple(one for degree in numbers for one in note_placements(sheet, draws, degree, kind)),
+        balance=tuple(
+            one
+            for degree in degrees
+            if degree.fits
+            for one in note_placements(sheet, draws, degree.ranks, kind)
+        ),
         waves=_waves(sheet, degrees),
         tails=tails,
         tail_ranges=_ranges(sheet, tails),
         derivations=sheet.derivations,
-        notes=_notes(question, hardware, loads, ranks, shape.moe_layers, shared_tokens=shared_tokens),
+        notes=_notes(question, hardware, loads, ranks, shared_tokens=shared_tokens),
     )
 
 
@@ -243,7 +248,6 @@ def _notes(
     hardware: Hardware,
     loads: ExpertLoads,
     ranks: int,
-    moe_layers: int,
     *,
     shared_tokens: bool,
 ) -> tuple[str, ...]:
@@ -264,7 +268,8 @@ def _notes(
         )
     if len(loads.layers) > 1:
         notes.append(
-            f"Loads are those of {len(loads.layers)} of {moe_layers} layers; figures are their means."
+            f"Loads are those of {min(MOST_LAYERS, len(loads.layers))} layers, evenly spread over the "
+            f"{len(loads.layers)} of the file; figures are their means."
         )
     if shared_tokens:
         notes.append(

@@ -199,7 +199,7 @@ def _time_plot(plan: MoePlan, phase: Phase) -> Plot:
 def _balance(plan: MoePlan) -> Section:
     known = {(one.ranks, one.phase, one.placement): one for one in plan.balance}
     rows = []
-    for degree in plan.degrees:
+    for degree in filter(lambda one: one.fits, plan.degrees):
         for phase in PHASES:
             even, *drawn = (known[degree.ranks, phase, placement] for placement in ANY_PLACEMENT)
             loads = (f"{one.max_over_mean:.3f}" for one in drawn)

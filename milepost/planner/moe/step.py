@@ -59,8 +59,7 @@ def note_step(
         balance.touched_experts,
         "experts",
         "sum over the experts of 1 - (1 - p)^tokens, over the ranks"
-        if placement != "replicated"
-        else f"drawn (Monte Carlo, seed {kind.seed})",
+        + (", times drawn slots an expert" if placement == "replicated" else ""),
         "of a rank, in the mean",
     )
     sheet.given(f"{p}.busiest_touched_experts", balance.busiest_touched_experts, "experts", drawn)
