@@ -221,9 +221,9 @@ def _seconds(option: str, text: str | None) -> float | None:
 def _range(text: str | None) -> tuple[int, int] | None:
     if text is None:
         return None
-    low, _, high = text.partition("-")
+    low, dash, high = text.partition("-")
     try:
-        return int(low), int(high or low)
+        return int(low), int(high if dash else low)
     except ValueError:
         raise ConfigError(f"--gpus must be a number or a range such as 8-64. Given: {text!r:.100}.") from None
 

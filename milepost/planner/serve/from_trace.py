@@ -9,13 +9,15 @@ from __future__ import annotations
 import msgspec
 
 from milepost.errors import InputError
+from milepost.memory.layout import DEFAULT_BLOCK_SIZE
 from milepost.planner.deployment import KV_DTYPES, STATE_DTYPES, Deployment, check_ranks, itemsize
 from milepost.planner.device_memory import free_memory
 from milepost.planner.slots.measure import slots_of
 from milepost.shapes.names import find_shape
 from milepost.sim.cost.by_name import default_hardware, ranks_that_fit
 from milepost.sim.cost.hardware import find_hardware
-from milepost.sim.cost.part_work import RankSizes
+from milepost.sim.cost.part_work import RankSizes, StepParts
+from milepost.sim.replay.setup import MAX_PAGES
 from milepost.sim.runs import TOKEN_BUDGET, RunSpec
 from milepost.sim.traces.trace import Trace
 
@@ -69,9 +71,12 @@ def requests_of_trace(trace: Trace, deployment: Deployment, token_budget: int = 
     )
     budget = token_budget or TOKEN_BUDGET
     free = free_memory(shape, hardware, sizes, memory_share=deployment.memory_share, tokens_per_step=budget)
+    page = (trace.block_size or DEFAULT_BLOCK_SIZE) * StepParts(shape, sizes).kv_bytes_per_token
+    # Of a small model a large device holds more pages than a trace could ever fill.
+    most = MAX_PAGES * page if page else free.free_bytes
     spec = RunSpec(
         model=deployment.model,
-        budget_bytes=max(0, free.free_bytes),
+        budget_bytes=min(max(0, free.free_bytes), most),
         tensor_parallel=tensor,
         kv_itemsize=sizes.kv_itemsize,
         state_itemsize=sizes.state_itemsize,

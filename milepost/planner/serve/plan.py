@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from milepost.errors import ConfigError
-from milepost.planner.deployment import KV_DTYPES, STATE_DTYPES, check_ranks, itemsize
+from milepost.planner.deployment import KV_DTYPES, STATE_DTYPES, Deployment, check_ranks, itemsize
 from milepost.planner.device_memory import FreeMemory
 from milepost.planner.serve.derive_plan import derive_plan, prefill_chunk
 from milepost.planner.serve.question import ServeQuestion, check_question
@@ -192,8 +192,9 @@ def _candidates(shape: ModelShape, hardware: Hardware, question: ServeQuestion) 
     if question.gpus is not None:
         if question.batch:
             raise ConfigError("A search chooses the batch. Given: a batch and gpus. Leave out one of them.")
-        sizes_of_replicas = replica_sizes(deployment_counts(*question.gpus))
-        return [one for ranks in sizes_of_replicas for one in divisions(shape, ranks, items)]
+        replicas = replica_sizes(deployment_counts(*question.gpus))
+        found = [one for ranks in replicas for one in divisions(shape, ranks, items)]
+        return [one for one in found if _as_asked(deployment, one)]
     check_ranks(shape, deployment)
     groups = deployment.data_parallel or 1
     while True:
@@ -210,6 +211,16 @@ def _candidates(shape: ModelShape, hardware: Hardware, question: ServeQuestion) 
         groups *= 2
     _check_expert_ranks(shape, sizes)
     return [sizes]
+
+
+def _as_asked(deployment: Deployment, sizes: RankSizes) -> bool:
+    """Whether a division keeps the ranks that are given; defaults leave them to the search."""
+    return (
+        deployment.tensor_parallel in (1, sizes.tensor_parallel)
+        and deployment.data_parallel in (0, sizes.data_parallel)
+        and deployment.expert_parallel in (0, sizes.expert_ranks)
+        and deployment.context_parallel in (1, sizes.context_parallel)
+    )
 
 
 def _holds(shape: ModelShape, hardware: Hardware, question: ServeQuestion, sizes: RankSizes) -> bool:

@@ -20,7 +20,8 @@ class ServeQuestion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """What is to be planned.
 
     Attributes:
-        deployment: the model, on what, divided how. A search chooses the ranks itself.
+        deployment: the model, on what, divided how. A search chooses those ranks that are left as they are
+            by default.
         input_tokens: of a prompt.
         output_tokens: of an answer.
         hit_tokens: of the prompt, those that a prefix cache has; at most all but one.

@@ -38,6 +38,8 @@ DEFAULT_BUDGET = 8192
 BUDGETS = (256, 512, 1024, 2048, 4096, 8192, 16384)
 """Token budgets that a search tries."""
 MOST_CONTEXT_RANKS = 16
+MOST_REPLICA = 512
+"""Devices of the largest replica that is tried: seven racks of 72."""
 _GRID = 1.35
 """From one batch of the front to the next."""
 
@@ -137,12 +139,15 @@ def deployment_counts(fewest: int, most: int) -> tuple[int, ...]:
 
 
 def replica_sizes(counts: Sequence[int]) -> tuple[int, ...]:
-    """Devices of a replica that a search tries: those that divide one of the numbers of devices."""
-    return tuple(sorted({size for count in counts for size in _divisors(count)}))
+    """Devices of a replica that a search tries: up to 512 that divide one of the numbers of devices."""
+    return tuple(sorted({size for count in counts for size in _divisors(count) if size <= MOST_REPLICA}))
 
 
 def divisions(shape: ModelShape, ranks: int, itemsizes: tuple[int, int]) -> Iterator[RankSizes]:
-    """Every way to divide a model among `ranks` devices.
+    """The ways to divide a model among `ranks` devices.
+
+    All tensor parallelism that the heads allow; experts among all ranks or a power of two of groups, contexts
+    among a power of two of ranks.
 
     Args:
         shape: the model.
@@ -169,14 +174,19 @@ def _expert_ranks(shape: ModelShape, tensor: int, ranks: int) -> list[int]:
     if shape.experts is None:
         return [0]
     most = shape.experts.num_experts
-    found = [count for count in _divisors(ranks) if count % tensor == 0 and count <= most]
-    return found or [0]
+    groups = [count for count in _divisors(ranks // tensor) if _is_power(count) or count * tensor == ranks]
+    return [count * tensor for count in groups if count * tensor <= most] or [0]
 
 
 def _context_ranks(shape: ModelShape, tensor: int) -> list[int]:
     if not shape.attention_layers:
         return [1]
-    return [count for count in _divisors(tensor) if count <= MOST_CONTEXT_RANKS]
+    return [count for count in _divisors(tensor) if count <= MOST_CONTEXT_RANKS and _is_power(count)]
+
+
+def _is_power(number: int) -> bool:
+    """Whether it is a power of two."""
+    return number & (number - 1) == 0
 
 
 def _divisors(number: int) -> list[int]:
