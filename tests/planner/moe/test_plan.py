@@ -105,23 +105,33 @@ def test_the_fewest_ranks_are_taken_where_none_are_given() -> None:
 
 
 @pytest.mark.parametrize("phase", ["decode", "prefill"])
-def test_even_ranks_take_what_the_roofline_says(wide: MoePlan, phase: str) -> None:
+@pytest.mark.parametrize(
+    ("model", "hardware", "degrees"),
+    [("kimi-k3", "gb300", (16, 32)), ("kimi-k3", "mi355x", (32,)), ("kimi-linear", "h200", (2, 8))],
+)
+def test_even_ranks_take_what_the_roofline_says(
+    model: str, hardware: str, degrees: tuple[int, ...], phase: str
+) -> None:
     """Experts of one layer against the simulator's part, whose ranks are all as busy."""
     tokens = {"decode": 64, "prefill": 8192}[phase]
-    known = {entry.name: float(entry.value) for entry in wide.derivations}
-    for degree in (16, 32):
-        cost = RooflineCost(find_hardware("gb300"), K3, RankSizes(data_parallel=32, expert_parallel=degree))
+    shape, ranks = find_shape(model)[1], degrees[-1]
+    found = plan({"model": model, "hardware": hardware, "data_parallel": ranks})
+    known = {entry.name: float(entry.value) for entry in found.derivations}
+    device, layers = find_hardware(hardware), shape.moe_layers
+    for degree in degrees:
+        cost = RooflineCost(device, shape, RankSizes(data_parallel=ranks, expert_parallel=degree))
         work = StepWork(tokens=tokens, rows=1, sampled=0, context=tokens, pairs=tokens)
         parts = {part.name: part for part in cost.breakdown(work)}
         p = f"balance.ep{degree}.{phase}.even"
-        experts = parts["routed experts"]
-        assert known[f"{p}.experts.flops"] * 92 == pytest.approx(experts.flops)
-        assert known[f"{p}.experts.bytes"] * 92 == pytest.approx(experts.bytes)
-        assert known[f"{p}.experts.seconds"] * 92 == pytest.approx(experts.seconds)
-        collectives = parts["collectives"]
-        sent = known[f"{p}.dispatch.domain_bytes"] + known[f"{p}.combine.domain_bytes"]
-        assert sent * 92 == pytest.approx(collectives.bytes)
-        assert known[f"{p}.exchange.seconds"] * 92 == pytest.approx(collectives.seconds)
+        experts, collectives = parts["routed experts"], parts["collectives"]
+        assert known[f"{p}.experts.flops"] * layers == pytest.approx(experts.flops)
+        assert known[f"{p}.experts.bytes"] * layers == pytest.approx(experts.bytes)
+        assert known[f"{p}.experts.seconds"] * layers == pytest.approx(experts.seconds)
+        far = known[f"{p}.dispatch.cross_bytes"] + known[f"{p}.combine.cross_bytes"]
+        sent = known[f"{p}.dispatch.domain_bytes"] + known[f"{p}.combine.domain_bytes"] + far
+        assert sent * layers == pytest.approx(collectives.bytes)
+        if not far:  # the roofline knows the slower link only
+            assert known[f"{p}.exchange.seconds"] * layers == pytest.approx(collectives.seconds)
 
 
 def test_a_larger_degree_touches_fewer_weights_and_sends_more(wide: MoePlan) -> None:
@@ -201,8 +211,44 @@ def test_one_group_shares_every_token_and_ends_with_a_tail() -> None:
     assert layer.rank_tokens == 2
     sixteen = next(tail for tail in found.tails if (tail.ranks, tail.tokens) == (8, 16))
     known = {entry.name: entry.value for entry in found.derivations}
-    assert known["decode.end.seconds"] == pytest.approx(min(one.seconds for one in sixteen.tails))
-    assert any("share every token" in note for note in found.notes)
+    rest = float(known["decode.front.seconds"] + known["decode.shared.seconds"])
+    assert layer.rest_seconds == pytest.approx(rest + min(one.seconds for one in sixteen.tails))
+    assert any("have the same tokens" in note for note in found.notes)
+
+
+def test_a_group_with_its_own_copy_dispatches_nothing_and_several_do() -> None:
+    found = plan({"tensor_parallel": 8, "data_parallel": 4})
+    own, several = found.degree(8).at("decode"), found.degree(16).at("decode")
+    assert own.dispatch_bytes == own.exchange_seconds == 0
+    assert several.domain_bytes > 0
+    known = {entry.name: entry.value for entry in found.derivations}
+    assert own.rest_seconds == known["decode.tail_rest.seconds"]
+    assert several.rest_seconds == known["decode.rest.seconds"]
+
+
+@pytest.mark.parametrize("model", ["kimi-k3", "kimi-linear"])
+def test_what_follows_the_exchange_by_hand(model: str) -> None:
+    """On GB300 at tensor parallel 2: the latents of both halves, W_up by columns, one sum."""
+    shape = find_shape(model)[1]
+    found = plan({"model": model, "hardware": "gb300", "tensor_parallel": 2, "data_parallel": 8})
+    known = {entry.name: entry.value for entry in found.derivations}
+    tokens, link, memory = 64, 900e9 * 0.7, 8e12 * 0.8
+    assert shape.experts is not None
+    # One shot of a sum between two ranks is as many bytes as two shots, and one latency less.
+    expected = 6e-6 + 2 * tokens * shape.hidden_size / link
+    if shape.experts.latent:
+        expected += 6e-6 + tokens * shape.experts.width / link + shape.experts.latent_up / memory
+    assert known["decode.end.seconds"] == pytest.approx(expected)
+
+
+def test_one_rank_a_group_needs_no_sum() -> None:
+    known = {entry.name: entry.value for entry in plan({"data_parallel": 32}).derivations}
+    assert known["decode.end.seconds"] == pytest.approx(2 * 7168 * 3584 / (8e12 * 0.8))
+    shape = K3.experts
+    assert shape is not None
+    front = 2 * (shape.router + shape.latent_down) / (8e12 * 0.8)
+    assert known["decode.front.seconds"] == pytest.approx(front)
+    assert known["decode.shared.seconds"] == pytest.approx(2 * 3 * 7168 * 6144 / (8e12 * 0.8))
 
 
 def test_without_a_latent_there_are_no_tails() -> None:
