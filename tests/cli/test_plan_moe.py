@@ -89,6 +89,7 @@ def test_a_page(capsys: Capture, tmp_path: Path) -> None:
     ("options", "message"),
     [
         (("--tp", "5"), "tensor_parallel must divide"),
+        (("--model", "qwen3.5-4b"), "needs a model with experts"),
         (("--load", "nowhere.json"), "load must be uniform"),
         (("--placement", "balance"), "Did you mean 'balanced'?"),
         (("--decode-tokens", "0"), "decode_tokens must be from 1"),

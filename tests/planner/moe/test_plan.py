@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from milepost.planner.moe.facts import experts_of
 from milepost.planner.moe.plan import MoePlan, plan_moe
 from milepost.planner.moe.question import MoeQuestion
 from milepost.planner.worksheet import explain
-from milepost.shapes.names import find_shape
+from milepost.shapes.names import SHAPES, find_shape
 from milepost.sim.cost.hardware import find_hardware
 from milepost.sim.cost.part_weights import rank_weight_bytes
 from milepost.sim.cost.part_work import RankSizes
@@ -326,3 +327,29 @@ def test_the_given_degree_is_taken() -> None:
 def test_a_model_without_experts_is_one_line() -> None:
     with pytest.raises(ConfigError, match=r"needs a model with experts\. Given: plain, which has none"):
         experts_of("plain", msgspec.structs.replace(K3, experts=None))
+
+
+# -- models ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", sorted(SHAPES))
+def test_every_model_has_a_plan_or_one_line(model: str) -> None:
+    shape = find_shape(model)[1]
+    if shape.experts is None:
+        with pytest.raises(
+            ConfigError, match=f"needs a model with experts. Given: {re.escape(model)}, which has"
+        ):
+            plan({"model": model})
+        return
+    found = plan({"model": model})
+    experts = shape.experts
+    assert found.token_layer_bytes == 3 * experts.top_k * experts.width
+    assert found.latent_saving == shape.hidden_size / experts.width
+    assert found.balance_flops_per_byte == pytest.approx(2 * experts.matrices * experts.intermediate / 3)
+    assert bool(found.tails) is experts.latent
+    assert found.degree(found.best_decode).fits
+
+
+def test_nemotron_3_super_divides_bytes_by_four() -> None:
+    """LatentMoE, arXiv:2601.18089: alpha is hidden size over latent."""
+    assert plan({"model": "nemotron-3-super"}).latent_saving == 4
