@@ -5,13 +5,14 @@ from __future__ import annotations
 from milepost.memory.aligned import AlignedLayout
 from milepost.memory.layout import PagedLayout
 from milepost.memory.lcm import LcmLayout
+from milepost.planner.memory.measured import most_requests
 from milepost.planner.memory.question import MemoryQuestion
 from milepost.planner.memory.texts import tokens_text
 from milepost.planner.worksheet import Worksheet
 
 __all__ = ["add_batch", "add_pages", "add_what_fits"]
 
-_NEED = "slots * {0}.pages_per_state + ceil(ceil({1} / {0}.sequence_block_tokens) / {0}.blocks_per_page)"
+_KV_PAGES = "ceil(ceil({1} / {0}.sequence_block_tokens) / {0}.blocks_per_page)"
 
 
 def add_pages(
@@ -244,11 +245,11 @@ def add_what_fits(sheet: Worksheet, name: str) -> None:
 
 def add_batch(sheet: Worksheet, name: str, context: int) -> int:
     """Derive the most requests of `context` tokens that whole pages hold."""
-    need = _NEED.format(name, context) if sheet["attention_layers"] else f"slots * {name}.pages_per_state"
+    kv = _KV_PAGES.format(name, context) if sheet["attention_layers"] else "0"
     return int(
         sheet.derive(
             f"batch.{name}.{tokens_text(context)}",
-            f"floor({name}.usable_pages / ({need}))",
+            most_requests(sheet, f"{name}.usable_pages", f"{name}.pages_per_state", kv),
             "requests",
             meaning=f"of {context:,} tokens, in whole pages",
         )
