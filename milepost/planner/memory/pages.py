@@ -134,7 +134,7 @@ def _lcm(sheet: Worksheet, name: str, layout: LcmLayout) -> None:
     sheet.check(f"{name}.blocks_per_page", layout.pages_per_large)
     sheet.given(
         f"{name}.slot_bytes",
-        _lcm_slot(sheet, layout),
+        layout.slot_bytes,
         "bytes",
         "a layer's state, padded to whole blocks of a layer where that wastes less",
     )
@@ -153,19 +153,6 @@ def _lcm(sheet: Worksheet, name: str, layout: LcmLayout) -> None:
         "large pages",
         meaning="beside one small page that padding points to",
     )
-
-
-def _lcm_slot(sheet: Worksheet, layout: LcmLayout) -> int:
-    """What a layer's state takes in a large page: its own bytes, or padded to whole blocks of a layer."""
-    layers, state = int(sheet["recurrent_layers"]), int(sheet["layer_state_bytes"])
-    block = layout.block_size * int(sheet["row_bytes"])
-    padded = -(-state // block) * block
-    for slot in (state, padded):
-        if layout.large_bytes % slot == 0 and layout.large_per_state == -(
-            -layers // (layout.large_bytes // slot)
-        ):
-            return slot
-    return padded
 
 
 def _plain(sheet: Worksheet, name: str, block_size: int) -> None:

@@ -121,7 +121,7 @@ def plan_memory_of(model: str, whole: ModelShape, question: MemoryQuestion) -> M
     sizes = rank_bytes(sheet, model, shape, deployment)
     data_parallel, device = resolved_device(sheet, model, whole, hardware, question)
     measured = None
-    if question.trace and sizes.state_bytes:
+    if question.trace:
         measured = measured_slots(question, hardware.name, device.budget_bytes, data_parallel)
     slots, source = _slots(sheet, question, measured)
     sheet.given("short_tokens", question.short_tokens, "tokens", "--short", "of the short request")
