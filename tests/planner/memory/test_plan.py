@@ -207,6 +207,11 @@ def test_a_layout_that_cannot_be_is_a_note_in_a_comparison() -> None:
             r"context_parallel must divide.*nearest.*: 2",
         ),
         (Deployment(tensor_parallel=8, expert_parallel=12), {}, r"expert_parallel must be whole groups of 8"),
+        (
+            Deployment(tensor_parallel=8, data_parallel=128),
+            {},
+            r"at most the 896 experts. Given: all 1,024. The nearest that does: 512",
+        ),
         (Deployment(model="kimi-k4"), {}, "Did you mean 'kimi-k3'"),
         (Deployment(hardware="gb30"), {}, "Did you mean 'gb300'"),
         (Deployment(kv_dtype="fp4"), {}, "kv_dtype must be one of bf16, fp8, fp32"),
@@ -215,7 +220,7 @@ def test_a_layout_that_cannot_be_is_a_note_in_a_comparison() -> None:
         (
             Deployment(hardware="h200", tensor_parallel=8, data_parallel=1),
             {},
-            r"doesn't fit.*fewest that hold it: 16 devices, tensor_parallel 16 and data_parallel 1",
+            r"doesn't fit.*fewest that hold it.*: 16 devices, tensor_parallel 16 and data_parallel 1",
         ),
         (Deployment(memory_share=0.001), {}, r"doesn't fit.*Not even 1,024 gb300"),
         (ON_EIGHT, {"layout": "pagd"}, "Did you mean 'paged'"),
