@@ -116,7 +116,7 @@ def _row(table: Table, row: Sequence[str], *, best: bool) -> str:
     for place, (column, cell) in enumerate(zip(table.columns, row, strict=True)):
         value = _sort_value(cell)
         sort = "" if value is None else f' data-value="{value}"'
-        mark = '<span title="recommended">★</span> ' if best and not place else ""
+        mark = '<span title="chosen">★</span> ' if best and not place else ""
         kind = "number" if column.numeric else "name" if len(cell) > _WORD else "word"
         cells.append(f'<td class="{kind}"{sort}>{mark}{escape(cell)}</td>')
     return f"<tr{' class=best' if best else ''}>{''.join(cells)}</tr>"
