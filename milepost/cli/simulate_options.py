@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,6 +11,7 @@ import click
 import msgspec
 
 from milepost.cli.option_groups import option_group
+from milepost.cli.output_files import STDOUT, check_output_files
 from milepost.error_text import one_of
 from milepost.errors import ConfigError
 from milepost.memory.named_layout import SIMULATED_LAYOUTS
@@ -30,9 +29,7 @@ __all__ = [
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-STDOUT = "-"
 KV_ITEMSIZE = {"bf16": 2, "fp8": 1}
-_LIBRARIES = {"--parquet": "polars", "--html": "plotly"}
 STATE_ITEMSIZE = {"fp32": 4, "bf16": 2}
 
 TRACE_HEADING = "The trace"
@@ -260,30 +257,8 @@ def take_outputs(options: dict[str, Any], trace: Path) -> Outputs:
         ConfigError: two results in one file, the trace's own file, or a folder.
     """
     outputs = Outputs(**{name: options.pop(name) for name in Outputs.__struct_fields__})
-    taken = {trace.resolve(): "TRACE"}
-    for option, path in outputs.files.items():
-        if path.is_dir():
-            raise ConfigError(f"{option} must name a file. Given: {path}, a folder.")
-        if not _is_writable(path):
-            raise ConfigError(f"{option}: {path} can't be written. Name another file.")
-        before = taken.setdefault(path.resolve(), option)
-        if before != option and not path.is_char_device():
-            raise ConfigError(f"{option} would overwrite the file of {before}, {path}. Name another one.")
-    for option, library in _LIBRARIES.items():
-        if option in outputs.files and find_spec(library) is None:
-            raise ConfigError(
-                f"{option} needs {library}, which is not installed. Run `pip install 'milepost[simulate]'`, "
-                "or give --csv or --json."
-            )
+    check_output_files(outputs.files, {"TRACE": trace})
     return outputs
-
-
-def _is_writable(path: Path) -> bool:
-    """As far as can be told before it is: folders that are missing are made."""
-    if path.exists():
-        return os.access(path, os.W_OK)
-    folder = next(parent for parent in path.absolute().parents if parent.exists())
-    return folder.is_dir() and os.access(folder, os.W_OK)
 
 
 def take_grid_options(options: dict[str, Any]) -> GridOptions:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import ast
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 
 import msgspec
@@ -24,12 +24,11 @@ import msgspec
 from milepost.error_text import nearest
 from milepost.errors import ConfigError, InvariantError
 
-__all__ = ["Derivation", "Worksheet", "evaluate", "explain", "listed", "number_text"]
+__all__ = ["Derivation", "Worksheet", "evaluate", "explain", "listed", "number_text", "value_text"]
 
 Number = int | float
 
 _TOLERANCE = 1e-9
-_MOST_DEPTH = 12
 
 
 class Derivation(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,7 +122,9 @@ class Worksheet:
 
 
 def explain(derivations: Sequence[Derivation], name: str) -> str:
-    """A number with its formula and, below it, every number that it is made of.
+    """A number with its formula and, below it as a tree, every number that it is made of.
+
+    Each line has a name, its value with the unit, and its formula or, of a given number, its source.
 
     Raises:
         ConfigError: no such number; the message has the nearest name.
@@ -134,43 +135,69 @@ def explain(derivations: Sequence[Derivation], name: str) -> str:
             f"--explain takes the name of a number of this plan. Given: {name!r:.100}.{nearest(name, known)} "
             "Use --explain list for all names."
         )
-    lines: list[str] = []
-    _tell(known, name, 0, lines, set())
-    return "\n".join(lines)
+    return _lines(list(_tree(known, name)))
 
 
-def _tell(known: Mapping[str, Derivation], name: str, depth: int, lines: list[str], told: set[str]) -> None:
-    entry = known[name]
-    text = f"{'  ' * depth}{name} = {number_text(entry.value)}{f' {entry.unit}' if entry.unit else ''}"
-    if name in told and entry.formula:
-        lines.append(f"{text}   (above)")
-        return
-    told.add(name)
-    if entry.formula:
-        text += f" = {entry.formula}"
-    about = "; ".join(part for part in (entry.meaning, entry.source) if part)
-    lines.append(f"{text}   [{about}]" if about else text)
-    if depth < _MOST_DEPTH:
-        for one in entry.inputs:
-            _tell(known, one, depth + 1, lines, told)
+def _tree(known: Mapping[str, Derivation], name: str) -> Iterator[tuple[str, Derivation, str]]:
+    """Lines of (name behind its branch, number, what is to be said of it), each number's inputs once."""
+    told: set[str] = set()
+    waiting = [(name, "", "")]  # a name, the branch before it, the branch before its inputs
+    while waiting:
+        one, branch, below = waiting.pop()
+        entry = known[one]
+        again = one in told and bool(entry.inputs)
+        yield f"{branch}{one}", entry, "(above)" if again else _about(entry)
+        told.add(one)
+        if not again:
+            last = len(entry.inputs) - 1
+            waiting += [
+                (other, f"{below}└─ ", f"{below}   ")
+                if place == last
+                else (other, f"{below}├─ ", f"{below}│  ")
+                for place, other in reversed([*enumerate(entry.inputs)])
+            ]
+
+
+def _about(entry: Derivation) -> str:
+    """A formula with what it means and where it is published; of a given number its source."""
+    more = [entry.meaning, entry.source] if entry.formula else [entry.meaning]
+    told = "; ".join(part for part in more if part)
+    start = f"= {entry.formula}" if entry.formula else f"from {entry.source}"
+    return f"{start}  ({told})" if told else start
 
 
 def listed(derivations: Sequence[Derivation]) -> str:
     """Every number, a line each: its name, its value with the unit, what it means."""
-    rows = [(entry.name, _with_unit(entry), entry.meaning) for entry in derivations]
-    names, values = (max((len(row[i]) for row in rows), default=0) for i in (0, 1))
-    return "\n".join(f"{name:<{names}}  {value:>{values}}  {about}".rstrip() for name, value, about in rows)
+    rows = [(entry.name, entry, entry.meaning) for entry in derivations]
+    return _lines(rows) if rows else ""
 
 
-def _with_unit(entry: Derivation) -> str:
+def _lines(rows: Sequence[tuple[str, Derivation, str]]) -> str:
+    """Columns of names, values, units and the rest."""
+    names = max(len(name) for name, _, _ in rows)
+    values = max(len(number_text(entry.value)) for _, entry, _ in rows)
+    units = max(len(entry.unit) for _, entry, _ in rows)
+    return "\n".join(
+        f"{name:<{names}}  {number_text(entry.value):>{values}} {entry.unit:<{units}}  {about}".rstrip()
+        for name, entry, about in rows
+    )
+
+
+def value_text(entry: Derivation) -> str:
+    """A number with its unit for a reader."""
     return f"{number_text(entry.value)} {entry.unit}".rstrip()
 
 
 def number_text(value: Number) -> str:
     """A number for a reader: whole ones with all digits, others with six figures."""
-    if isinstance(value, int) or (abs(value) < 1e15 and value == int(value)):
+    if isinstance(value, int):
+        return f"{value:,}"
+    if not math.isfinite(value):
+        return str(value)
+    size = abs(value)
+    if size < 1e15 and value == int(value):
         return f"{int(value):,}"
-    return f"{value:,.6g}" if abs(value) < 1e6 else f"{value:,.4f}" if abs(value) < 1e9 else f"{value:.6g}"
+    return f"{value:,.6g}" if size < 1e6 else f"{value:,.1f}" if size < 1e15 else f"{value:.6g}"
 
 
 # -- formulas -----------------------------------------------------------------------------------------

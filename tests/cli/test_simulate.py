@@ -348,7 +348,7 @@ def test_what_is_not_installed_is_said_before_anything_runs(
     trace: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch, option: str, library: str
 ) -> None:
     monkeypatch.setattr(
-        "milepost.cli.simulate_options.find_spec", lambda name: None if name == library else 1
+        "milepost.cli.output_files.find_spec", lambda name: None if name == library else 1
     )
     assert run(["simulate", str(trace), option, str(tmp_path / "r")]) == 2
     assert f"{option} needs {library}" in error_line(capsys)

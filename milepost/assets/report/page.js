@@ -1,10 +1,9 @@
 "use strict";
-(() => {
-  const report = JSON.parse(document.getElementById("data").textContent);
+// What pages of plots share: they draw with `draw`, and say with `start` how all is drawn again.
+const page = (() => {
   const hidden = new Set(); // names of series that the reader switched off, in every plot
   const shown = {};         // id of a plot -> number of its view
-  let workload = 0;
-  let run = 0;
+  let drawAll = () => {};
 
   const make = (tag, attributes = {}, ...children) => {
     const element = document.createElement(tag);
@@ -162,30 +161,15 @@
 
   // -- the page ----------------------------------------------------------------------------------
 
-  function drawAll() {
-    const { plots, runs } = report.workloads[workload];
-    const drawn = Object.entries({ ...plots, ...runs[run].plots }).map(([id, plot]) => draw(id, plot));
-    const facts = runs[run].facts.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value)));
-    document.querySelector(".facts").replaceChildren(...facts);
-    return Promise.all(drawn);
-  }
-
   function fill(select, names, onchange) {
     select.replaceChildren(...names.map((name, i) => make("option", { value: i }, name)));
     select.onchange = () => onchange(Number(select.value));
   }
 
-  function fillRuns() {
-    const { runs, first } = report.workloads[workload];
-    run = first;
-    const select = document.getElementById("chosen");
-    fill(select, runs.map((one) => one.name), (number) => { run = number; drawAll(); });
-    select.value = run;
-  }
-
   function sortable(table) {
     const body = table.tBodies[0];
-    table.querySelectorAll("th button").forEach((button, column) => {
+    table.querySelectorAll("th button").forEach((button) => {
+      const column = button.parentElement.cellIndex;
       button.onclick = () => {
         const head = button.parentElement;
         const down = head.getAttribute("aria-sort") !== "descending";
@@ -203,15 +187,10 @@
     });
   }
 
-  async function start() {
-    sortable(document.querySelector("table"));
-    if (report.workloads.length > 1) {
-      document.querySelector(".workloads").hidden = false;
-      const select = document.getElementById("workload");
-      fill(select, report.workloads.map((one) => one.name), (number) => { workload = number; fillRuns(); drawAll(); });
-    }
-    fillRuns();
-    await loadLibrary();
+  // `drawEverything` is called now and whenever the page's width or colours change.
+  async function start(drawEverything) {
+    drawAll = drawEverything;
+    if (document.getElementById("library").textContent) await loadLibrary();
     await drawAll();
     document.documentElement.dataset.drawn = "yes"; // for whoever waits for it, such as a test
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
@@ -225,9 +204,12 @@
     });
   }
 
-  start().catch((error) => {
-    const text = "The plots can't be shown: this page needs a browser of 2023 or newer. The table below is complete.";
+  function failed(error) {
+    const text = "The plots can't be shown: this page needs a browser of 2023 or newer. The tables below are complete.";
     document.querySelector("main").prepend(make("p", { class: "notice" }, text));
     throw error;
-  });
+  }
+
+  const data = JSON.parse(document.getElementById("data").textContent);
+  return { data, make, draw, fill, sortable, start: (drawEverything) => start(drawEverything).catch(failed) };
 })();

@@ -8,7 +8,6 @@ from rich import box
 from rich.console import RenderableType
 from rich.constrain import Constrain
 from rich.markup import escape
-from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -18,10 +17,12 @@ __all__ = ["rendered"]
 
 _TEXT_WIDTH = 100
 """Characters of a line of sentences, on however wide a terminal."""
+_BEST = "recommended"
 
 
 def rendered(report: Report) -> Iterator[RenderableType]:
     """What rich prints, from top to bottom: the figures that answer, then each section, then the notes."""
+    yield Text(report.title, style="bold")
     yield _headline(report)
     for section in report.sections:
         yield from _section(section)
@@ -31,7 +32,7 @@ def rendered(report: Report) -> Iterator[RenderableType]:
 
 
 def _headline(report: Report) -> RichTable:
-    table = RichTable(title=escape(report.title), title_justify="left", show_header=False)
+    table = RichTable(show_header=False)
     table.add_column(overflow="fold")
     table.add_column(justify="right", overflow="fold")
     for name, value in report.headline:
@@ -40,11 +41,18 @@ def _headline(report: Report) -> RichTable:
 
 
 def _section(section: Section) -> Iterator[RenderableType]:
+    if not (section.lead or section.tables or section.drawings):
+        return  # plots alone, which a terminal can't show
     yield from _heading(section.title, section.lead)
-    for table in section.tables:
+    for place, table in enumerate(section.tables):
+        if place or section.lead:
+            yield ""
+        if table.title:
+            yield Text(table.title, style="italic")
         yield _table(table)
-        if table.note:
-            yield _sentence(table.note)
+        marked = f"* {_BEST}." if table.best is not None else ""
+        if note := " ".join(filter(None, (marked, table.note))):
+            yield _sentence(note)
     for drawing in section.drawings:
         yield from _drawing(drawing)
 
@@ -68,12 +76,7 @@ def _sentence(text: str, *, bullet: str = "") -> RenderableType:
 def _table(table: Table) -> RichTable:
     """A table of rich's; the row that is recommended is bold and marked, which a pipe keeps."""
     marked = table.best is not None
-    shown = RichTable(
-        title=escape(table.title) or None,
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-    )
+    shown = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     if marked:
         shown.add_column("")
     for column in table.columns:
@@ -87,5 +90,5 @@ def _table(table: Table) -> RichTable:
 
 def _drawing(drawing: Drawing) -> Iterator[RenderableType]:
     if drawing.title:
-        yield Text(drawing.title, style="italic")
-    yield Padding(Text(drawing.text, no_wrap=True, overflow="crop"), (0, 0, 1, 0))
+        yield Text(f"\n{drawing.title}", style="italic")
+    yield Text(drawing.text.rstrip("\n"), no_wrap=True, overflow="crop")

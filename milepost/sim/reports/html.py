@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import base64
-import gzip
-import json
-import re
 from collections.abc import Sequence
 from html import escape
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from milepost import __version__
-from milepost.errors import ConfigError, InputError
+from milepost.errors import InputError
 from milepost.sim.reports.files import save
 from milepost.sim.reports.html_table import html_table
 from milepost.sim.reports.labels import Names, budget_text, count_text, is_own
 from milepost.sim.reports.looks import Look, looks_of
+from milepost.sim.reports.page_frame import Page, filled, notes_html, page_html, tiles_html
 from milepost.sim.reports.plots import Comparison
 from milepost.sim.reports.run_plots import facts, run_plots
 from milepost.sim.runs import RunResult
@@ -51,59 +46,36 @@ def to_html(results: Sequence[RunResult], *, command: str = "", present: RunResu
     """
     if not results:
         raise InputError("A report needs at least one result. Given: none.")
-    library = _library()
     names = Names(results)
     looks = looks_of(results, names)
     traces = list(dict.fromkeys(result.trace for result in results))
-    title = f"{', '.join(traces[:3])}{' and others' if len(traces) > 3 else ''}: which snapshots pay"
     notes = dict.fromkeys(note for result in results for note in result.notes)
     parts = {
-        "title": escape(title),
-        "lead": escape(_shared(names)),
-        "tiles": _tiles(results, names),
-        "winners": _winners(results, names),
         "latency": escape(_latency(results)),
         "caption": "Click a column's name to sort by it. GB are 10<sup>9</sup> bytes, means over time.",
         "table": html_table(results, names, present),
-        "notes": "".join(f"<li>{escape(note)}</li>" for note in (*notes, *_GENERAL_NOTES)),
-        "command": f"<h3>Made by</h3><pre>{escape(command)}</pre>" if command else "",
-        "version": escape(__version__),
-        "data": _embedded({"workloads": _workloads(results, names, looks)}),
-        "css": _asset("page.css"),
-        "js": _asset("page.js"),
-        "library": library,
+        "notes": notes_html((*notes, *_GENERAL_NOTES), command),
     }
-    # In one pass: what stands in a part is never looked into again.
-    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], _asset("page.html"))
+    return page_html(
+        Page(
+            brand="simulate",
+            title=f"{', '.join(traces[:3])}{' and others' if len(traces) > 3 else ''}: which snapshots pay",
+            lead=_shared(names),
+            tiles_html=tiles_html(_tiles(results, names)),
+            head_html=_winners(results, names) + _WORKLOADS,
+            body_html=filled("simulate.html", parts),
+            data={"workloads": _workloads(results, names, looks)},
+            script="simulate.js",
+        )
+    )
 
 
+_WORKLOADS = '<p class="workloads" hidden><label>Workload <select id="workload"></select></label></p>'
 _GENERAL_NOTES = (
     "Every figure comes from a replay of the trace through Milepost's own scheduler, index and policies.",
     "Presets are simplified models of other engines.",
     "A hit is tokens that were not computed: their KV and a snapshot of the state at their end were cached.",
 )
-
-
-def _library() -> str:
-    """plotly.js, packed: a third of its size, and the page unpacks it in a moment."""
-    try:
-        from plotly.offline import get_plotlyjs
-    except ImportError:
-        raise ConfigError(
-            "An HTML report needs plotly, which is not installed. Run `pip install 'milepost[simulate]'`, "
-            "or write JSON or CSV."
-        ) from None
-    return base64.b64encode(gzip.compress(get_plotlyjs().encode(), mtime=0)).decode()
-
-
-def _asset(name: str) -> str:
-    return (files("milepost") / "assets" / "report" / name).read_text(encoding="utf-8")
-
-
-def _embedded(data: dict[str, Any]) -> str:
-    """JSON that can't end the element that it stands in."""
-    text = json.dumps(data, allow_nan=False, ensure_ascii=True, separators=(",", ":"))
-    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
 def _workloads(results: Sequence[RunResult], names: Names, looks: dict[str, Look]) -> list[dict[str, Any]]:
@@ -138,19 +110,15 @@ def _shared(names: Names) -> str:
     return f"All runs: {', '.join(words)}." if words else ""
 
 
-def _tiles(results: Sequence[RunResult], names: Names) -> str:
+def _tiles(results: Sequence[RunResult], names: Names) -> list[tuple[str, str, str]]:
     best = max(results, key=lambda result: (is_own(result), result.hit_rate))
     most = max(results, key=lambda result: result.input_tokens)
-    tiles = [
+    return [
         ("requests", f"{most.requests:,}", "" if _same(results, "requests") else "at most, of the runs"),
         ("input tokens", count_text(most.input_tokens), ""),
         ("runs", f"{len(results):,}", ""),
         ("best hit rate", f"{best.hit_rate:.2%}", names.run(best)),
     ]
-    return "".join(
-        f"<div><dt>{name}</dt><dd>{value}{f'<small>{escape(more)}</small>' if more else ''}</dd></div>"
-        for name, value, more in tiles
-    )
 
 
 def _same(results: Sequence[RunResult], field: str) -> bool:

@@ -14,9 +14,19 @@ from milepost.prefix.reports import Loss
 from milepost.sim.reports.labels import Names, policy_text
 from milepost.sim.runs import RunResult
 
-__all__ = ["CAUSE_COLOURS", "HIT_COLOUR", "KV_COLOUR", "STATE_COLOUR", "Look", "looks_of"]
+__all__ = [
+    "CAUSE_COLOURS",
+    "COLOURS",
+    "DASHES",
+    "HIT_COLOUR",
+    "KV_COLOUR",
+    "STATE_COLOUR",
+    "SYMBOLS",
+    "Look",
+    "looks_of",
+]
 
-_COLOURS = (
+COLOURS = (
     "#2f7ed8",
     "#c8640a",
     "#12936e",
@@ -28,8 +38,8 @@ _COLOURS = (
     "#8b6a4f",
     "#64808e",
 )
-_DASHES = ("solid", "dash", "dashdot", "longdash")
-_SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "star", "triangle-down")
+DASHES = ("solid", "dash", "dashdot", "longdash")
+SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "star", "triangle-down")
 
 STATE_COLOUR = "#2f7ed8"
 KV_COLOUR = "#c8640a"
@@ -73,12 +83,12 @@ def looks_of(results: Sequence[RunResult], names: Names) -> dict[str, Look]:
         policies = {name: [name] for name in variants}
     looks = {}
     for place, series in enumerate(policies.values()):
-        turn, colour = divmod(place, len(_COLOURS))
+        turn, colour = divmod(place, len(COLOURS))
         for variant, name in enumerate(series):
-            symbol = _SYMBOLS[(turn + variant) % len(_SYMBOLS)]
+            symbol = SYMBOLS[(turn + variant) % len(SYMBOLS)]
             looks[name] = Look(
-                colour=_COLOURS[colour],
-                dash="dot" if name in presets else _DASHES[(turn + variant) % len(_DASHES)],
+                colour=COLOURS[colour],
+                dash="dot" if name in presets else DASHES[(turn + variant) % len(DASHES)],
                 symbol=f"{symbol}-open" if name in presets else symbol,
             )
     return looks

@@ -1,0 +1,42 @@
+"use strict";
+// The page of `milepost plan`: its plots, tables that sort, and a list of numbers that can be searched.
+(() => {
+  const { data, draw, sortable, start } = page;
+  const all = [...document.querySelectorAll(".number-of")];
+
+  function search(box, found) {
+    const words = box.value.toLowerCase().split(/\s+/).filter(Boolean);
+    let count = 0;
+    for (const one of all) {
+      one.hidden = !words.every((word) => one.dataset.words.includes(word));
+      count += !one.hidden;
+    }
+    for (const group of document.querySelectorAll(".group"))
+      group.hidden = !group.querySelector(".number-of:not([hidden])");
+    found.textContent = `${count.toLocaleString("en")} of ${all.length.toLocaleString("en")}`;
+  }
+
+  // A link to a number opens it, whatever the search has hidden.
+  function openTarget() {
+    const target = all.find((one) => `#${one.id}` === location.hash);
+    if (!target) return;
+    target.hidden = target.parentElement.hidden = false;
+    target.open = true;
+    target.scrollIntoView({ block: "nearest" });
+  }
+
+  function listen() {
+    const box = document.getElementById("wanted");
+    const found = document.getElementById("found");
+    box.closest(".tools").hidden = false;
+    box.oninput = () => search(box, found);
+    document.getElementById("fold").onclick = () => all.forEach((one) => { one.open = false; });
+    addEventListener("hashchange", openTarget);
+    search(box, found);
+    openTarget();
+  }
+
+  document.querySelectorAll("table").forEach(sortable);
+  if (all.length) listen();
+  start(() => Promise.all(Object.entries(data.plots).map(([id, plot]) => draw(id, plot))));
+})();

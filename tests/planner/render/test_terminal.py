@@ -1,0 +1,76 @@
+"""A report on a terminal: all text of it, as it is, at any width."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from milepost.planner.render.terminal import rendered
+from milepost.planner.report import Report, Section
+from tests.planner.render.reports import make_report
+
+
+def text_of(report: Report, width: int = 120) -> str:
+    console = Console(width=width, highlight=False)
+    with console.capture() as captured:
+        console.print(*rendered(report), sep="\n")
+    return captured.get()
+
+
+def test_everything_but_plots_is_shown_in_order() -> None:
+    report = make_report()
+    text = text_of(report)
+    wanted = [
+        report.title,
+        *(value for _, value in report.headline),
+        "What fits of Kimi K3",
+        "Layouts of Kimi K3",
+        "paged",
+        "aligned",
+        "Of one rank",
+        "A state of Kimi K3 over pages",
+        "|ab|",
+        "Notes",
+        *report.notes,
+    ]
+    places = [text.find(one) for one in wanted]
+    assert all(place >= 0 for place in places), dict(zip(wanted, places, strict=True))
+    assert places == sorted(places)
+    assert "Over the context" not in text, "a section of plots alone is not for a terminal"
+
+
+def test_the_recommended_row_is_marked_and_the_mark_explained() -> None:
+    text = text_of(make_report("B"))
+    (row,) = [line for line in text.splitlines() if line.startswith("*   ")]
+    assert row.split()[1] == "B"
+    assert "* recommended. Of one rank of B." in text
+
+
+def test_numbers_stand_to_the_right() -> None:
+    lines = text_of(make_report("B")).splitlines()
+    ends = {re.search(r"(1,445|310|(?<=B {11})2)(?= )", line) for line in lines}
+    assert len({match.end() for match in ends if match}) == 1
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_names_that_look_like_markup_are_text_at_any_width(width: int) -> None:
+    name = "[red]x[/red] \\[b]"
+    text = text_of(make_report(name), width)
+    assert name in text
+    assert all(len(line) <= width for line in text.splitlines())
+
+
+def test_a_bare_report_is_shown_too() -> None:
+    bare = Report(title="Nothing", headline=(), sections=(Section(title="Empty"),), notes=(), derivations=())
+    text = text_of(bare)
+    assert text.strip().splitlines()[0] == "Nothing"
+    assert "Notes" not in text
+    assert "Empty" not in text
+
+
+def test_a_title_is_not_folded_into_its_narrow_table() -> None:
+    report = msgspec.structs.replace(make_report(), title="t" * 100)
+    assert "t" * 100 in text_of(report)
