@@ -2,9 +2,13 @@
 
     prefill        g_p u / E[S] requests a second of an instance: g groups, u of their time, S the time that a
                    request takes of a busy group; and at most network / E[bytes]
-    TTFT limit     wait + prefill + exposed transfer <= limit at a percentile of the requests. A group with
-                   Poisson arrivals waits u / (1 - u) R in the mean, R = E[S^2] / (2 E[S]) (Pollaczek and
-                   Khinchine), so u = W / (W + R) with W what the limit leaves
+    TTFT limit     wait + prefill + exposed transfer <= limit at a percentile of the requests. With Poisson
+                   arrivals at an instance whose g groups share a queue, the mean wait is
+
+                       u^(sqrt(2 (g + 1)) - 1) / (g (1 - u)) R        R = E[S^2] / (2 E[S])
+
+                   exact for one group (Pollaczek and Khinchine), else the approximation of H. Sakasegawa
+                   (Annals of the Institute of Statistical Mathematics 29, 1977)
     decode         g_d B / (step(B) E[output]) requests a second: B is the largest batch whose step meets the
                    TPOT limit and whose states and KV fit
     ratio          decode's requests a second over prefill's: prefill instances for each decode instance
@@ -15,12 +19,14 @@ The formulas of prefill and decode are those of Prefill-as-a-Service (arXiv:2604
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 __all__ = ["Counts", "best_counts", "colocated_requests", "utilization_within", "wait_seconds"]
 
 MOST_OF_A_SIDE = 16
 """Instances of a side, at most, where a ratio alone is asked."""
+_ROUGHLY = 0.03
 
 
 class Counts(NamedTuple):
@@ -31,16 +37,26 @@ class Counts(NamedTuple):
     requests_per_second: float
 
 
-def wait_seconds(utilization: float, residual_seconds: float) -> float:
-    """Mean wait before a group whose time is taken to that share; infinite at 1."""
+def wait_seconds(utilization: float, groups: int, residual_seconds: float) -> float:
+    """Mean wait for one of the groups of an instance whose time is taken to that share; infinite at 1."""
     if utilization >= 1.0:
         return math.inf
-    return utilization / (1.0 - utilization) * residual_seconds
+    power = math.sqrt(2.0 * (groups + 1)) - 1.0
+    return math.pow(utilization, power) / (groups * (1.0 - utilization)) * residual_seconds
 
 
-def utilization_within(wait_limit_seconds: float, residual_seconds: float) -> float:
-    """The share of a group's time at which requests wait so long in the mean."""
-    return wait_limit_seconds / (wait_limit_seconds + residual_seconds)
+def utilization_within(wait_limit_seconds: float, groups: int, residual_seconds: float) -> float:
+    """The largest share of an instance's time at which requests wait no longer in the mean; 0 for no wait."""
+    if wait_limit_seconds <= 0.0:
+        return 0.0
+    low, high = 0.0, 1.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        if wait_seconds(middle, groups, residual_seconds) <= wait_limit_seconds:
+            low = middle
+        else:
+            high = middle
+    return low
 
 
 def best_counts(
@@ -60,8 +76,8 @@ def best_counts(
         budget: most that all may weigh; 0 for a small ratio.
 
     Returns:
-        the best, the smallest where several are; with a budget those that serve most, and of these the
-        lightest. None if the budget does not hold one of each.
+        without a budget, the lightest ratio of those within 3 % of the best; with one, those that serve
+        most, and of these the lightest. None if the budget does not hold one of each.
     """
     found: list[tuple[float, float, Counts]] = []
     for decode in range(1, _most(budget - weight_of_prefill, weight_of_decode, budget) + 1):
@@ -77,8 +93,8 @@ def best_counts(
             found.append((worth, weight, Counts(prefill, decode, served)))
     if not found:
         return None
-    most = max(worth for worth, _, _ in found)
-    return min((one for one in found if one[0] >= most * (1 - 1e-9)), key=lambda one: one[1])[2]
+    least = max(worth for worth, _, _ in found) * (1.0 - (1e-9 if budget else _ROUGHLY))
+    return min((one for one in found if one[0] >= least), key=lambda one: one[1])[2]
 
 
 def _most(left: float, weight: float, budget: float) -> int:
@@ -86,7 +102,12 @@ def _most(left: float, weight: float, budget: float) -> int:
 
 
 def colocated_requests(
-    batches: list[tuple[int, float]], groups: int, filled_seconds: float, output_tokens: float, tpot: float
+    step_seconds: Callable[[int], float],
+    most: int,
+    groups: int,
+    filled_seconds: float,
+    output_tokens: float,
+    tpot: float,
 ) -> tuple[float, int]:
     """Requests a second of an instance that prefills and decodes, and its batch.
 
@@ -94,17 +115,26 @@ def colocated_requests(
     it. The best batch gives prefill and decode the same requests.
 
     Args:
-        batches: (batch, seconds of its decode step).
+        step_seconds: of a decode step by its batch.
+        most: largest batch, whose step meets the limit.
         groups: of the instance.
         filled_seconds: mean of what a prefill takes of a busy group.
         output_tokens: mean of the outputs.
         tpot: limit, seconds.
     """
-    best = (0.0, 0)
-    for batch, step in batches:
-        if step > tpot:
-            continue
-        by_decode = groups * batch / (tpot * output_tokens)
-        by_prefill = groups * (1.0 - step / tpot) / filled_seconds
-        best = max(best, (min(by_decode, by_prefill), batch))
-    return best
+
+    def by_decode(batch: int) -> float:
+        return groups * batch / (tpot * output_tokens)
+
+    def by_prefill(batch: int) -> float:
+        return groups * max(0.0, 1.0 - step_seconds(batch) / tpot) / filled_seconds
+
+    # Decode gains by the batch what prefill loses: the best one is where they meet.
+    low, high = 1, most
+    while high - low > 1:
+        middle = (low + high) // 2
+        if by_decode(middle) <= by_prefill(middle):
+            low = middle
+        else:
+            high = middle
+    return max((min(by_decode(batch), by_prefill(batch)), batch) for batch in (low, high))

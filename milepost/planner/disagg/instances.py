@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 
 from milepost.errors import ConfigError
+from milepost.planner.device_memory import free_memory
 from milepost.planner.disagg.streaming import Chunk
 from milepost.shapes.shape import ModelShape
 from milepost.sim.cost.by_name import ranks_that_fit
@@ -38,13 +39,21 @@ class Instance:
         sizes: how the model is divided among them.
         memory_share: of a device's memory, what weights, states and KV may take.
         chunk_tokens: most tokens of a prompt that one step computes.
+        tokens_per_step: that activations must have room for; 0 for `chunk_tokens`.
 
     Raises:
         ConfigError: ranks that can't divide the model.
     """
 
     def __init__(
-        self, shape: ModelShape, hardware: Hardware, sizes: RankSizes, memory_share: float, chunk_tokens: int
+        self,
+        shape: ModelShape,
+        hardware: Hardware,
+        sizes: RankSizes,
+        *,
+        memory_share: float,
+        chunk_tokens: int,
+        tokens_per_step: int = 0,
     ) -> None:
         self.shape = shape
         self.hardware = hardware
@@ -55,7 +64,10 @@ class Instance:
         self.state_bytes = parts.state_bytes
         self.kv_bytes_per_token = parts.kv_bytes_per_token / sizes.context_parallel
         self.weight_bytes = self.cost.weight_bytes
-        self.free_bytes = math.floor(hardware.memory_bytes * memory_share) - math.ceil(self.weight_bytes)
+        self.tokens_per_step = tokens_per_step or chunk_tokens
+        self.free_bytes = free_memory(
+            shape, hardware, sizes, memory_share=memory_share, tokens_per_step=self.tokens_per_step
+        ).free_bytes
 
     @property
     def name(self) -> str:
@@ -126,7 +138,9 @@ class Instance:
     def step_seconds(self, batch: int, context: float) -> float:
         """A decode step of a group's batch."""
         total = round(batch * context)
-        return self.cost.seconds(StepWork(tokens=batch, rows=batch, sampled=batch, context=total, pairs=total))
+        return self.cost.seconds(
+            StepWork(tokens=batch, rows=batch, sampled=batch, context=total, pairs=total)
+        )
 
     def mixed_seconds(self, batch: int, context: float, uncached: int, cached: int) -> float:
         """Decode steps that also compute a prompt, chunk by chunk, in all."""

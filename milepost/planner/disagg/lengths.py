@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from statistics import NormalDist
 
 import msgspec
@@ -151,7 +152,7 @@ def parse_lengths(option: str, text: str) -> Lengths:
     percentiles = [(_percentile(option, name, text), count) for name, count in given.items()]
     if not percentiles:
         raise ConfigError(f"{option} must be {_FORM}. Given: {text!r:.100}.")
-    for (before, shorter), (after, longer) in zip(percentiles, percentiles[1:], strict=False):
+    for (before, shorter), (after, longer) in pairwise(percentiles):
         if after <= before or longer < shorter:
             raise ConfigError(
                 f"{option} must have percentiles that rise, with lengths that don't fall. "
@@ -211,7 +212,9 @@ def mix_of(prompts: Sequence[int], outputs: Sequence[int], *, hit_rate: float = 
     shares = sorted(
         (
             Share(
-                weight=weight, prompt_tokens=prompt, cached_tokens=min(math.floor(prompt * hit_rate), prompt - 1)
+                weight=weight,
+                prompt_tokens=prompt,
+                cached_tokens=min(math.floor(prompt * hit_rate), prompt - 1),
             )
             for prompt in prompts
         ),

@@ -126,11 +126,16 @@ def best_fleet(
             continue
         if not remote_instances and sums.remote_seconds > 0:
             continue
-        for prefill in range(0, local_instances):
+        for prefill in range(local_instances):
             if (prefill == 0) != (sums.local_share == 0.0):
                 continue  # nobody to do the work, or no work
             found = _fleet(
-                sums, remote_instances, prefill, local_instances - prefill, decode_requests, link_bytes_per_second
+                sums,
+                remote_instances,
+                prefill,
+                local_instances - prefill,
+                decode_requests,
+                link_bytes_per_second,
             )
             if best is None or found.requests_per_second > best.requests_per_second * (1 + 1e-12):
                 best = found
@@ -139,10 +144,8 @@ def best_fleet(
     return best
 
 
-def _fleet(
-    sums: _Sums, remote: int, prefill: int, decode: int, decode_requests: float, link: float
-) -> Fleet:
-    share = 1.0 - sums.local_share
+def _fleet(sums: _Sums, remote: int, prefill: int, decode: int, decode_requests: float, link: float) -> Fleet:
+    share = 1.0 - sums.local_share if sums.sent_bytes > 0 else 0.0
     limits = {
         "remote prefill": _over(remote, sums.remote_seconds),
         "link": _over(link, sums.sent_bytes),
@@ -157,7 +160,9 @@ def _fleet(
         remote_instances=remote,
         local_prefill_instances=prefill,
         decode_instances=decode,
-        remote_requests_per_second=share * min(limits["remote prefill"], limits["link"]) if share > 0 else 0.0,
+        remote_requests_per_second=share * min(limits["remote prefill"], limits["link"])
+        if share > 0
+        else 0.0,
         local_prefill_requests_per_second=(1 - share) * limits["local prefill"] if prefill else 0.0,
         decode_requests_per_second=limits["decode"],
         requests_per_second=served,

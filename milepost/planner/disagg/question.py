@@ -54,7 +54,7 @@ class DisaggQuestion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         restart_seconds: until a lost instance is replaced and has loaded the weights.
         fleet: (instances of prefill hardware, instances of decode hardware): who prefills where, and how
             many of the latter prefill; None for not asked.
-        against: other models to compare bytes and KV throughput with.
+        against: other models to compare bytes and KV throughput with; None for those of `published.EXPORTS`.
     """
 
     deployment: Deployment = Deployment()
@@ -74,7 +74,7 @@ class DisaggQuestion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     tpot_limit_seconds: float = 0.05
     ttft_limit_seconds: float = 0.0
     ttft_percentile: float = 90.0
-    utilization: float = 1.0
+    utilization: float = 0.9
     requests_per_second: float = 0.0
     devices: int = 0
     prefill_price: float = 0.0
@@ -82,7 +82,7 @@ class DisaggQuestion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     loss_rate_per_hour: float = 0.0
     restart_seconds: float = 300.0
     fleet: tuple[int, int] | None = None
-    against: tuple[str, ...] = ()
+    against: tuple[str, ...] | None = None
 
 
 def check_question(question: DisaggQuestion) -> None:
@@ -115,8 +115,8 @@ def check_question(question: DisaggQuestion) -> None:
 def _check_losses(ask: DisaggQuestion) -> None:
     if not 0 <= ask.loss_rate_per_hour < 1:
         raise ConfigError(
-            "--spot-loss must be the share of instances that are lost within an hour, at least 0 and below 1. "
-            f"Given: {ask.loss_rate_per_hour}."
+            "--spot-loss must be the share of instances that are lost within an hour, at least 0 and below "
+            f"1. Given: {ask.loss_rate_per_hour}."
         )
     _range("--restart", ask.restart_seconds, 0, MOST_SECONDS, "seconds")
 
