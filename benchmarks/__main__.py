@@ -19,6 +19,7 @@ from benchmarks.results import Result, format_table, write_json
 from benchmarks.reuse import reuse
 from benchmarks.scheduler_cost import scheduler
 from benchmarks.simulator_peers import simulator_peers
+from benchmarks.state_slots import state_slots
 
 __all__ = ["BENCHMARKS", "main"]
 
@@ -40,6 +41,7 @@ TRACE_BENCHMARKS: dict[str, Callable[[OnTraces], Iterator[Result]]] = {
     "policies": policies,
     "replay": replay,
     "simulator-peers": simulator_peers,
+    "slots": state_slots,
 }
 """Those that need recorded traffic, which is not in the source: ``all`` runs them if there is any."""
 

@@ -54,15 +54,19 @@ class JsonFields:
         content = value if isinstance(value, dict) else {}
         return JsonFields(content, f"{self._path}{name}.", self._problems)
 
-    def integer(self, *names: str, minimum: int = 1, default: int | None = None) -> int:
-        """A whole number of at least `minimum`; required unless a default is given."""
+    def integer(
+        self, *names: str, minimum: int = 1, maximum: int | None = None, default: int | None = None
+    ) -> int:
+        """A whole number in a range; required unless a default is given."""
         value = self.optional(*names)
         if value is None and default is not None:
             return default
-        if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
-            self._mismatch(names, value, f"a whole number of at least {minimum}")
-            return minimum
-        return value
+        top = math.inf if maximum is None else maximum
+        if isinstance(value, int) and not isinstance(value, bool) and minimum <= value <= top:
+            return value
+        limit = f"of at least {minimum}" if maximum is None else f"from {minimum} to {maximum}"
+        self._mismatch(names, value, f"a whole number {limit}")
+        return minimum
 
     def number(self, name: str, *, positive: bool = True) -> float:
         """A finite number, above zero when `positive`; required."""

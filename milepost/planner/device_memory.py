@@ -57,6 +57,7 @@ def free_memory(
     memory_share: float,
     tokens_per_step: int,
     logit_rows: int = LOGIT_ROWS,
+    workspace_bytes: int | None = None,
 ) -> FreeMemory:
     """What one rank has left for states and KV.
 
@@ -67,6 +68,7 @@ def free_memory(
         memory_share: of the device's memory, what may be taken: above 0, at most 1.
         tokens_per_step: most tokens that one tensor-parallel group computes in a step.
         logit_rows: of them, most that sample in one step.
+        workspace_bytes: of one step where it was measured, in place of the estimate.
 
     Raises:
         ConfigError: a share outside (0, 1], or fewer than one token or row.
@@ -80,10 +82,12 @@ def free_memory(
         rank_weight_bytes(shape, sizes.tensor_parallel, sizes.ranks, expert_parallel=sizes.expert_parallel)
     )
     usable = math.floor(hardware.memory_bytes * memory_share)
-    workspace = math.ceil(
-        tokens_per_step * _token_bytes(shape, sizes)
-        + min(tokens_per_step, logit_rows) * LOGIT_BYTES * shape.vocab_size / sizes.tensor_parallel
-    )
+    workspace = workspace_bytes
+    if workspace is None:
+        workspace = math.ceil(
+            tokens_per_step * _token_bytes(shape, sizes)
+            + min(tokens_per_step, logit_rows) * LOGIT_BYTES * shape.vocab_size / sizes.tensor_parallel
+        )
     return FreeMemory(
         device_bytes=hardware.memory_bytes,
         usable_bytes=usable,
@@ -107,6 +111,7 @@ def derive_free_memory(
     memory_share: float,
     tokens_per_step: int,
     logit_rows: int = LOGIT_ROWS,
+    workspace_bytes: int | None = None,
 ) -> FreeMemory:
     """The same, with every number of it in a worksheet.
 
@@ -121,6 +126,7 @@ def derive_free_memory(
         memory_share=memory_share,
         tokens_per_step=tokens_per_step,
         logit_rows=logit_rows,
+        workspace_bytes=workspace_bytes,
     )
     for name, value, source in (
         ("tensor_parallel", sizes.tensor_parallel, "--tp"),
@@ -135,7 +141,10 @@ def derive_free_memory(
     sheet.given("memory_share", memory_share, "", "--memory-share")
     sheet.derive("usable_bytes", "floor(device_bytes * memory_share)", "bytes")
     _derive_weights(sheet, shape)
-    _derive_workspace(sheet, shape, min(tokens_per_step, logit_rows))
+    if workspace_bytes is None:
+        _derive_workspace(sheet, shape, min(tokens_per_step, logit_rows))
+    else:
+        sheet.given("workspace_bytes", workspace_bytes, "bytes", "--reserve", "measured, of one step")
     sheet.derive(
         "free_bytes",
         "usable_bytes - weight_bytes - workspace_bytes",

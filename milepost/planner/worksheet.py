@@ -13,20 +13,18 @@ formula's value against it.
 
 from __future__ import annotations
 
-import ast
 import math
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Iterator, Mapping, Sequence
+from typing import SupportsIndex
 
 import msgspec
 
 from milepost.error_text import nearest
 from milepost.errors import ConfigError, InvariantError
+from milepost.planner.formulas import Number, evaluate, names_in
 
-__all__ = ["Derivation", "Worksheet", "evaluate", "explain", "listed", "number_text", "value_text"]
-
-Number = int | float
+__all__ = ["Derivation", "Worksheet", "explain", "listed", "number_text", "value_text"]
 
 _TOLERANCE = 1e-9
 
@@ -85,7 +83,7 @@ class Worksheet:
             meaning: in words.
             source: where the formula is from.
         """
-        inputs, _ = _parsed(formula)
+        inputs = names_in(formula)
         missing = [one for one in inputs if one not in self._entries]
         if missing:
             raise InvariantError(f"The formula of {name} names what is not known: {', '.join(missing)}.")
@@ -117,8 +115,21 @@ class Worksheet:
     def _add(self, entry: Derivation) -> Number:
         if entry.name in self._entries:
             raise InvariantError(f"{entry.name} is derived twice.")
+        if not entry.name or any(map(str.isspace, entry.name)):
+            raise InvariantError(f"A number's name must be one word. Given: {entry.name!r}.")
+        entry = msgspec.structs.replace(entry, value=_plain(entry))
         self._entries[entry.name] = entry
         return entry.value
+
+
+def _plain(entry: Derivation) -> Number:
+    """A number that JSON can hold, of numpy's too; whether a comparison holds is 1 or 0."""
+    value: object = entry.value
+    if isinstance(value, float):
+        return float(value)
+    if isinstance(value, SupportsIndex):
+        return operator.index(value)
+    raise InvariantError(f"{entry.name} must be a number. Given: {value!r:.100}.")
 
 
 def explain(derivations: Sequence[Derivation], name: str) -> str:
@@ -135,27 +146,31 @@ def explain(derivations: Sequence[Derivation], name: str) -> str:
             f"--explain takes the name of a number of this plan. Given: {name!r:.100}.{nearest(name, known)} "
             "Use --explain list for all names."
         )
-    return _lines(list(_tree(known, name)))
+    return "\n".join(_tree(known, name))
 
 
-def _tree(known: Mapping[str, Derivation], name: str) -> Iterator[tuple[str, Derivation, str]]:
-    """Lines of (name behind its branch, number, what is to be said of it), each number's inputs once."""
+def _tree(known: Mapping[str, Derivation], name: str) -> Iterator[str]:
+    """Lines of the tree, each number's inputs once; columns are those of the inputs of one number.
+
+    Columns of the whole tree would stand too far to the right to be read.
+    """
     told: set[str] = set()
-    waiting = [(name, "", "")]  # a name, the branch before it, the branch before its inputs
+    # Inputs of one number: its branch, the names that are still to be told, and their columns.
+    waiting = [("", [name], _widths([known[name]]))]
     while waiting:
-        one, branch, below = waiting.pop()
-        entry = known[one]
-        again = one in told and bool(entry.inputs)
-        yield f"{branch}{one}", entry, "(above)" if again else _about(entry)
-        told.add(one)
-        if not again:
-            last = len(entry.inputs) - 1
-            waiting += [
-                (other, f"{below}└─ ", f"{below}   ")
-                if place == last
-                else (other, f"{below}├─ ", f"{below}│  ")
-                for place, other in reversed([*enumerate(entry.inputs)])
-            ]
+        branch, names, widths = waiting[-1]
+        if not names:
+            waiting.pop()
+            continue
+        entry = known[names.pop(0)]
+        again = entry.name in told and bool(entry.inputs)
+        told.add(entry.name)
+        root = len(waiting) == 1
+        turn = "" if root else "├─ " if names else "└─ "
+        yield branch + turn + _line(entry.name, entry, "(above)" if again else _about(entry), widths)
+        if entry.inputs and not again:
+            below = branch if root else branch + ("│  " if names else "   ")
+            waiting.append((below, [*entry.inputs], _widths([known[one] for one in entry.inputs])))
 
 
 def _about(entry: Derivation) -> str:
@@ -168,19 +183,23 @@ def _about(entry: Derivation) -> str:
 
 def listed(derivations: Sequence[Derivation]) -> str:
     """Every number, a line each: its name, its value with the unit, what it means."""
-    rows = [(entry.name, entry, entry.meaning) for entry in derivations]
-    return _lines(rows) if rows else ""
+    widths = _widths(derivations)
+    return "\n".join(_line(entry.name, entry, entry.meaning, widths) for entry in derivations)
 
 
-def _lines(rows: Sequence[tuple[str, Derivation, str]]) -> str:
-    """Columns of names, values, units and the rest."""
-    names = max(len(name) for name, _, _ in rows)
-    values = max(len(number_text(entry.value)) for _, entry, _ in rows)
-    units = max(len(entry.unit) for _, entry, _ in rows)
-    return "\n".join(
-        f"{name:<{names}}  {number_text(entry.value):>{values}} {entry.unit:<{units}}  {about}".rstrip()
-        for name, entry, about in rows
+def _widths(entries: Sequence[Derivation]) -> tuple[int, int, int]:
+    """Of the columns of names, values and units."""
+    return (
+        max((len(entry.name) for entry in entries), default=0),
+        max((len(number_text(entry.value)) for entry in entries), default=0),
+        max((len(entry.unit) for entry in entries), default=0),
     )
+
+
+def _line(name: str, entry: Derivation, about: str, widths: tuple[int, int, int]) -> str:
+    names, values, units = widths
+    line = f"{name:<{names}}  {number_text(entry.value):>{values}} {entry.unit:<{units}}  {about}"
+    return line.rstrip()
 
 
 def value_text(entry: Derivation) -> str:
@@ -198,95 +217,3 @@ def number_text(value: Number) -> str:
     if size < 1e15 and value == int(value):
         return f"{int(value):,}"
     return f"{value:,.6g}" if size < 1e6 else f"{value:,.1f}" if size < 1e15 else f"{value:.6g}"
-
-
-# -- formulas -----------------------------------------------------------------------------------------
-
-_BINARY: dict[type[ast.AST], Callable[[Number, Number], Number]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
-    ast.Pow: operator.pow,
-}
-_COMPARE: dict[type[ast.AST], Callable[[Number, Number], bool]] = {
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-    ast.Eq: operator.eq,
-}
-_CALLS: dict[str, Callable[..., Number]] = {
-    "min": min,
-    "max": max,
-    "ceil": math.ceil,
-    "floor": math.floor,
-    "sqrt": math.sqrt,
-    "log2": math.log2,
-    "abs": abs,
-}
-
-
-def evaluate(formula: str, values: Mapping[str, Number]) -> Number:
-    """The value of a formula; see `Worksheet.derive` for what it may hold."""
-    _, tree = _parsed(formula)
-    return _value(tree, values)
-
-
-@lru_cache(maxsize=4096)
-def _parsed(formula: str) -> tuple[tuple[str, ...], ast.expr]:
-    tree = ast.parse(formula, mode="eval").body
-    names: dict[str, None] = {}
-    _collect(tree, names)
-    return tuple(names), tree
-
-
-def _collect(node: ast.AST, names: dict[str, None]) -> None:
-    if isinstance(node, ast.Name | ast.Attribute):
-        names[_dotted(node)] = None
-    elif isinstance(node, ast.Call):
-        for argument in node.args:
-            _collect(argument, names)
-    else:
-        for child in ast.iter_child_nodes(node):
-            _collect(child, names)
-
-
-def _dotted(node: ast.AST) -> str:
-    if isinstance(node, ast.Name):
-        return node.id
-    if isinstance(node, ast.Attribute):
-        return f"{_dotted(node.value)}.{node.attr}"
-    raise InvariantError(f"A formula holds {ast.dump(node)}, which is no name.")
-
-
-def _value(node: ast.expr, values: Mapping[str, Number]) -> Number:
-    match node:
-        case ast.Constant(value=int() | float() as number):
-            return number
-        case ast.Name() | ast.Attribute():
-            return values[_dotted(node)]
-        case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return -_value(operand, values)
-        case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
-            return _BINARY[type(op)](_value(left, values), _value(right, values))
-        case ast.IfExp(test=test, body=body, orelse=other):
-            return _value(body if _value(test, values) else other, values)
-        case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in _COMPARE:
-            return _COMPARE[type(op)](_value(left, values), _value(right, values))
-        case ast.Call(func=ast.Name(id=name), args=args) if name in _CALLS:
-            return _call(name, args, values)
-    raise InvariantError(f"A formula holds {ast.dump(node)}, which is not arithmetic.")
-
-
-def _call(name: str, args: Sequence[ast.expr], values: Mapping[str, Number]) -> Number:
-    # A quotient of whole numbers is rounded exactly, not by way of a float.
-    match name, args:
-        case (("ceil" | "floor"), [ast.BinOp(left=left, op=ast.Div(), right=right)]):
-            above, below = _value(left, values), _value(right, values)
-            if isinstance(above, int) and isinstance(below, int):
-                return -(-above // below) if name == "ceil" else above // below
-            return _CALLS[name](above / below)
-    return _CALLS[name](*(_value(argument, values) for argument in args))

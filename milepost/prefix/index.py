@@ -25,6 +25,7 @@ class PrefixIndex(UnitTree):
 
     Attributes:
         num_state_pages: pages of cached snapshots.
+        num_pinned: cached snapshots that are pinned.
         num_by_reason: cached snapshots by why they were left.
     """
 
@@ -32,6 +33,7 @@ class PrefixIndex(UnitTree):
         super().__init__(pool, block_size, match_unit)
         self._snapshots: dict[Node, Snapshot] = {}
         self.num_state_pages = 0
+        self.num_pinned = 0
         # Counted here, because the engine reports it after every step and there may be very many.
         self.num_by_reason = dict.fromkeys(Reason, 0)
 
@@ -109,12 +111,14 @@ class PrefixIndex(UnitTree):
 
     def pin(self, snapshot: Snapshot) -> None:
         """Keep a snapshot until its copy has run. Pins add up."""
+        self.num_pinned += not snapshot.pins
         snapshot.pins += 1
         self._pool.hold(snapshot.pages)
 
     def unpin(self, snapshot: Snapshot) -> None:
         """Take a `pin` back."""
         snapshot.pins -= 1
+        self.num_pinned -= not snapshot.pins
         self._pool.unhold(snapshot.pages)
 
     def guard(self, snapshot: Snapshot) -> None:
@@ -173,6 +177,8 @@ class PrefixIndex(UnitTree):
             holds.update(dict.fromkeys(snapshot.pages, snapshot.pins))
         if self.num_state_pages != sum(len(snapshot.pages) for snapshot in self._snapshots.values()):
             raise InvariantError("the number of state pages is wrong")
+        if self.num_pinned != sum(snapshot.pins > 0 for snapshot in self._snapshots.values()):
+            raise InvariantError("the number of pinned snapshots is wrong")
         by_reason = Counter(snapshot.reason for snapshot in self._snapshots.values())
         if by_reason != Counter(self.num_by_reason):
             raise InvariantError(f"snapshots are {by_reason}, the counts say {self.num_by_reason}")

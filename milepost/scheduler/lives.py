@@ -111,15 +111,19 @@ class Lives:
                 return 0
         return count
 
-    def order_snapshots(self, chunks: Iterable[tuple[Sequence, int]]) -> None:
+    def order_snapshots(self, chunks: Iterable[tuple[Sequence, int]]) -> int:
         """Reserve pages for the snapshots that a step shall leave, as memory allows.
 
         Args:
             chunks: the step's sequences and the tokens that it computes of each, which have their pages.
+
+        Returns:
+            how many it shall leave, spare ones not counted.
         """
         cache = self._cache
         if cache is None:
-            return
+            return 0
+        num_lasting = 0
         due: list[tuple[PlannedSnapshot, Sequence]] = []
         for sequence, count in chunks:
             end, trail = sequence.num_computed + count, sequence.trail
@@ -135,6 +139,8 @@ class Lives:
             pages = pages_of(sequence).order_snapshot()
             if pages is not None:
                 insort(sequence.ordered, (snapshot, pages), key=_position)
+                num_lasting += snapshot.reason is not Reason.SPARE
+        return num_lasting
 
     def take_copies(self) -> tuple[tuple[int, int], ...]:
         """The copies that the coming step must run before its rows."""

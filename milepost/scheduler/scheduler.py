@@ -83,6 +83,16 @@ class Scheduler:
         return bool(self._roster.alive)
 
     @property
+    def num_running(self) -> int:
+        """Requests that hold pages."""
+        return len(self._roster.running)
+
+    @property
+    def num_writing(self) -> int:
+        """Snapshots that the running step writes; spare ones, which wait for free memory, not counted."""
+        return 0 if self._step is None else self._step.num_snapshots
+
+    @property
     def has_transfers(self) -> bool:
         """Whether copies to another tier wait for the next batch; they need no request to be alive."""
         return self._transfers.waiting
@@ -320,7 +330,7 @@ class Scheduler:
     def _send(self, step: Step, scrubs: tuple[int, ...], *, may_wait: bool = True) -> Batch:
         rows: list[Row] = []
         new_requests: list[NewRequest] = []
-        self._lives.order_snapshots(step.chunks)
+        step.num_snapshots = self._lives.order_snapshots(step.chunks)
         for sequence, count in step.chunks:
             pages = pages_of(sequence)
             if not sequence.announced:

@@ -2,23 +2,39 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from milepost.config_json import parse_config
 from milepost.error_text import nearest, printable
 from milepost.errors import CheckpointError, ConfigError
-from milepost.shapes.of_spec import shape_of
+from milepost.shapes.configs.by_model_type import read_shape
 from milepost.shapes.shape import ModelShape
 
 __all__ = ["SHAPES", "find_shape"]
 
 _ASSETS = Path(__file__).parents[1] / "assets"
 
+_MODELS = (
+    "kimi-k3",
+    "kimi-linear",
+    "qwen3-next-80b-a3b",
+    "qwen3.5-4b",
+    "qwen3.5-27b",
+    "qwen3.5-397b-a17b",
+    "qwen3-235b-a22b",
+    "nemotron-3-nano",
+    "nemotron-3-super",
+    "deepseek-v3",
+    "kimi-k2",
+    "minimax-m2.5",
+)
+
 SHAPES: dict[str, Path] = {
-    "kimi-k3": _ASSETS / "models" / "kimi-k3",
-    "kimi-linear": _ASSETS / "models" / "kimi-linear",
+    **{name: _ASSETS / "models" / name for name in _MODELS},
+    "qwen3.8-27b": _ASSETS / "models" / "qwen3.5-27b",  # of the same sizes
     "milepost-toy-k3": _ASSETS / "milepost-toy-k3",
 }
 """Known names and the folders of their config.json."""
@@ -50,12 +66,27 @@ def find_shape(name: str) -> tuple[str, ModelShape]:
 
 
 def _read(path: Path) -> ModelShape:
+    beside = path.with_name("hf_quant_config.json")
+    quantization = _object_in(beside) if path.name == "config.json" and beside.is_file() else None
+    return read_shape(_object_in(path), quantization=quantization, source=path)
+
+
+def _object_in(path: Path) -> dict[str, Any]:
     try:
-        content = msgspec.json.decode(path.read_bytes())
+        content = _decode(path.read_bytes())
     except OSError as error:
         raise CheckpointError(f"{path} can't be read: {error.strerror}.") from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} is not valid JSON: {error}.") from None
     if not isinstance(content, dict):
         raise CheckpointError(f"{path} must hold a JSON object. Given: {type(content).__name__}.")
-    return shape_of(parse_config(content, source=path))
+    return content
+
+
+def _decode(content: bytes) -> object:
+    try:
+        return msgspec.json.decode(content)
+    except msgspec.DecodeError:
+        # Some published files (Nemotron 3 Super's) hold Python's Infinity, which is no JSON. No size is it.
+        decoded = json.loads(content.decode(), parse_constant=lambda _: None)
+        return msgspec.json.decode(msgspec.json.encode(decoded))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from milepost.model_spec import ModelSpec
+from milepost.shapes.projections import LatentAttention, latent_attention
 from milepost.shapes.shape import (
-    AttentionKind,
+    BF16_BYTES,
     AttentionShape,
     ExpertsShape,
     ModelShape,
@@ -13,8 +14,6 @@ from milepost.shapes.shape import (
 )
 
 __all__ = ["shape_of"]
-
-BF16_BYTES = 2.0
 
 
 def shape_of(model: ModelSpec | ModelShape) -> ModelShape:
@@ -73,27 +72,18 @@ def _kda(model: ModelSpec) -> RecurrentShape:
 
 def _mla(model: ModelSpec) -> AttentionShape:
     """Queries (through a low rank in K3), the latent row, keys and values out of it, output gate, and o."""
-    mla, hidden = model.mla, model.hidden_size
-    queries, values = mla.num_heads * mla.qk_head_dim, mla.num_heads * mla.v_head_dim
-    replicated = hidden * mla.row_dim + mla.kv_lora_rank  # with its norm
-    if mla.q_lora_rank is None:
-        sharded = hidden * queries
-    else:
-        sharded = mla.q_lora_rank * queries
-        replicated += hidden * mla.q_lora_rank + mla.q_lora_rank
-    kv_up = mla.kv_lora_rank * mla.num_heads * (mla.nope_head_dim + mla.v_head_dim)
-    sharded += kv_up + values * hidden * (2 if mla.output_gate else 1)
-    return AttentionShape(
-        kind=AttentionKind.MLA,
-        heads=mla.num_heads,
-        kv_heads=1,
-        row_dim=mla.row_dim,
-        qk_head_dim=mla.qk_head_dim,
-        v_head_dim=mla.v_head_dim,
-        latent_dim=mla.kv_lora_rank,
-        sharded=sharded,
-        replicated=replicated,
-        kv_up=kv_up,
+    mla = model.mla
+    return latent_attention(
+        LatentAttention(
+            hidden=model.hidden_size,
+            heads=mla.num_heads,
+            q_lora_rank=mla.q_lora_rank,
+            kv_lora_rank=mla.kv_lora_rank,
+            nope_head_dim=mla.nope_head_dim,
+            rope_head_dim=mla.rope_head_dim,
+            v_head_dim=mla.v_head_dim,
+            output_gate=mla.output_gate,
+        )
     )
 
 

@@ -13,7 +13,18 @@ import enum
 
 import msgspec
 
-__all__ = ["AttentionKind", "AttentionShape", "ExpertsShape", "ModelShape", "RecurrentKind", "RecurrentShape"]
+__all__ = [
+    "BF16_BYTES",
+    "AttentionKind",
+    "AttentionShape",
+    "ExpertsShape",
+    "ModelShape",
+    "RecurrentKind",
+    "RecurrentShape",
+]
+
+BF16_BYTES = 2.0
+"""Bytes of a parameter that nothing stores in fewer."""
 
 
 class RecurrentKind(enum.Enum):
@@ -43,6 +54,7 @@ class RecurrentShape(msgspec.Struct, frozen=True, kw_only=True):
         conv_window: past inputs that the convolution keeps a channel; 0 without one.
         sharded: parameters that tensor-parallel ranks divide.
         replicated: parameters that every rank holds whole.
+        bytes_per_parameter: of `sharded` and `replicated`, their mean over all such layers.
     """
 
     kind: RecurrentKind
@@ -53,6 +65,7 @@ class RecurrentShape(msgspec.Struct, frozen=True, kw_only=True):
     conv_window: int
     sharded: int
     replicated: int
+    bytes_per_parameter: float = BF16_BYTES
 
     @property
     def matrix_elements(self) -> int:
@@ -82,6 +95,7 @@ class AttentionShape(msgspec.Struct, frozen=True, kw_only=True):
         sharded: parameters that tensor-parallel ranks divide.
         replicated: parameters that every rank holds whole.
         kv_up: of `sharded`, those that make keys and values out of the latent; 0 for GQA.
+        bytes_per_parameter: of `sharded` and `replicated`, their mean over all such layers.
     """
 
     kind: AttentionKind
@@ -94,6 +108,7 @@ class AttentionShape(msgspec.Struct, frozen=True, kw_only=True):
     sharded: int
     replicated: int
     kv_up: int = 0
+    bytes_per_parameter: float = BF16_BYTES
 
     def rank_row_dim(self, tensor_parallel: int = 1) -> int:
         """Elements that one token caches in one layer on one rank, which has one head of them at least."""
@@ -114,7 +129,10 @@ class ExpertsShape(msgspec.Struct, frozen=True, kw_only=True):
         shared_parameters: of the shared experts (0: none); ranks divide them.
         latent_down: parameters of the projection to the latent, whole on every rank.
         latent_up: parameters of the projection back, divided by columns.
-        router: parameters of router and its biases, whole on every rank.
+        router: parameters of router and its biases, whole on every rank, in bf16; with them the vector
+            that weighs the shared expert in Qwen's models.
+        shared_bytes_per_parameter: of `shared_parameters`.
+        latent_bytes_per_parameter: of `latent_down` and `latent_up`.
     """
 
     num_experts: int
@@ -128,6 +146,8 @@ class ExpertsShape(msgspec.Struct, frozen=True, kw_only=True):
     latent_down: int
     latent_up: int
     router: int
+    shared_bytes_per_parameter: float = BF16_BYTES
+    latent_bytes_per_parameter: float = BF16_BYTES
 
     @property
     def expert_parameters(self) -> int:
@@ -160,6 +180,8 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
         norm_parameters: of all norms and residual reads of the model, whole on every rank.
         tied_embeddings: whether the output head is the embedding table.
         attn_res_block: layers after which Attention Residuals bank the running sum; None: plain residuals.
+        dense_bytes_per_parameter: of `dense_parameters`, their mean over all such layers.
+        head_bytes_per_parameter: of the output head; the embedding table is always bf16.
     """
 
     family: str
@@ -178,3 +200,5 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
     norm_parameters: int
     tied_embeddings: bool = False
     attn_res_block: int | None = None
+    dense_bytes_per_parameter: float = BF16_BYTES
+    head_bytes_per_parameter: float = BF16_BYTES

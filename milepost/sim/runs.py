@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["Percentiles", "RequestOutcome", "RunResult", "RunSpec", "Sample"]
+__all__ = ["Percentiles", "RequestOutcome", "RunResult", "RunSpec", "Sample", "StateUse"]
 
 TOKEN_BUDGET = 8192
 
@@ -107,6 +107,42 @@ class RequestOutcome(msgspec.Struct, frozen=True, kw_only=True):
     counted: bool = True
 
 
+class StateUse(msgspec.Struct, frozen=True, kw_only=True):
+    """Recurrent states in memory while requests ran, over the simulated time in which any did.
+
+    A running request needs the state that it computes on. A snapshot that the running step writes, and one
+    that it copies from, can't be evicted either: they are needed too, for that step. Spare snapshots, which
+    only take what is free, are not; nor is any other cached one, which is kept for as long as memory lasts.
+    Means for each request are states times seconds over requests times seconds.
+
+    Attributes:
+        seconds: in which requests ran.
+        running_mean: requests that ran, mean.
+        running_peak: requests that ran, most.
+        needed_mean: states needed, for each running request.
+        needed_p99: the same, not exceeded in 99 % of the time. Few running requests raise it: one alone that
+            writes one snapshot needs two.
+        needed_peak: the same, most.
+        extra_mean: states needed beyond one for each running request, of all together.
+        extra_p99: the same, not exceeded in 99 % of the time.
+        extra_peak: the same, most.
+        kept_mean: cached snapshots, for each running request.
+        kept_peak: cached snapshots, most, of all together.
+    """
+
+    seconds: float
+    running_mean: float
+    running_peak: int
+    needed_mean: float
+    needed_p99: float
+    needed_peak: float
+    extra_mean: float
+    extra_p99: int
+    extra_peak: int
+    kept_mean: float
+    kept_peak: int
+
+
 class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     """What one run came to. Counts leave the warm-up out.
 
@@ -146,6 +182,7 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
         written_by_depth: snapshots written, by position.
         used_by_depth: snapshots resumed from at least once, by position.
         notes: sentences that a reader of the figures must know.
+        states: states in memory while requests ran; None without queueing, or when none ran.
     """
 
     trace: str
@@ -182,3 +219,4 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     written_by_depth: tuple[int, ...]
     used_by_depth: tuple[int, ...]
     notes: tuple[str, ...] = ()
+    states: StateUse | None = None

@@ -347,9 +347,7 @@ def test_what_is_wrong_is_said_before_anything_runs(
 def test_what_is_not_installed_is_said_before_anything_runs(
     trace: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch, option: str, library: str
 ) -> None:
-    monkeypatch.setattr(
-        "milepost.cli.output_files.find_spec", lambda name: None if name == library else 1
-    )
+    monkeypatch.setattr("milepost.cli.output_files.find_spec", lambda name: None if name == library else 1)
     assert run(["simulate", str(trace), option, str(tmp_path / "r")]) == 2
     assert f"{option} needs {library}" in error_line(capsys)
 

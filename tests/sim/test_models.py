@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from milepost.errors import CheckpointError, ConfigError
+from milepost.shapes.names import SHAPES
 from milepost.sim.models import MODELS, find_model
 
 
@@ -41,3 +42,17 @@ def test_broken_files(tmp_path: Path, text: str, words: str) -> None:
 def test_a_folder_without_a_config(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"no config\.json"):
         find_model(str(tmp_path))
+
+
+def test_models_of_which_only_sizes_are_known(tmp_path: Path) -> None:
+    """By name, by path, and in a folder of the user's own."""
+    folder = SHAPES["qwen3-next-80b-a3b"]
+    shutil.copy(folder / "config.json", tmp_path)
+    for name in ("Qwen3-Next-80B-A3B", str(folder), str(tmp_path / "config.json"), str(SHAPES["qwen3.5-4b"])):
+        with pytest.raises(ConfigError, match=r"only sizes are known: milepost plan knows it") as caught:
+            find_model(name)
+        assert (
+            "They take kimi-k3, kimi-linear, milepost-toy-k3, and a config.json of kimi_k3 or kimi_linear."
+            in (str(caught.value))
+        )
+        assert "\n" not in str(caught.value)

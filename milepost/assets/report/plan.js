@@ -3,16 +3,29 @@
 (() => {
   const { data, draw, sortable, start } = page;
   const all = [...document.querySelectorAll(".number-of")];
+  const groups = [...document.querySelectorAll(".group")];
+  const opened = groups.map((group) => group.open);
+  const texts = new Map();
+  const textOf = (one) => {
+    if (!texts.has(one)) {
+      const parts = [...one.querySelectorAll("summary, .about")].map((part) => part.textContent);
+      texts.set(one, parts.join(" ").toLowerCase());
+    }
+    return texts.get(one);
+  };
 
+  // What is found is shown, in groups that open for it and close again with the search.
   function search(box, found) {
     const words = box.value.toLowerCase().split(/\s+/).filter(Boolean);
     let count = 0;
     for (const one of all) {
-      one.hidden = !words.every((word) => one.dataset.words.includes(word));
+      one.hidden = !words.every((word) => textOf(one).includes(word));
       count += !one.hidden;
     }
-    for (const group of document.querySelectorAll(".group"))
+    groups.forEach((group, i) => {
       group.hidden = !group.querySelector(".number-of:not([hidden])");
+      group.open = words.length ? !group.hidden : opened[i];
+    });
     found.textContent = `${count.toLocaleString("en")} of ${all.length.toLocaleString("en")}`;
   }
 
@@ -20,8 +33,9 @@
   function openTarget() {
     const target = all.find((one) => `#${one.id}` === location.hash);
     if (!target) return;
-    target.hidden = target.parentElement.hidden = false;
-    target.open = true;
+    const group = target.closest(".group");
+    target.hidden = group.hidden = false;
+    target.open = group.open = true;
     target.scrollIntoView({ block: "nearest" });
   }
 

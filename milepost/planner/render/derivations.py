@@ -15,10 +15,12 @@ __all__ = ["derivations_html"]
 
 _NAME = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 _MOST_USERS = 12
+_FEW = 60
+"""Up to so many numbers, all groups are open."""
 
 
 def derivations_html(derivations: Sequence[Derivation]) -> str:
-    """One collapsible block a number, in order, in groups by the first part of their names."""
+    """One block a number, which opens, in groups by the first part of their names, which open too."""
     ids = {entry.name: f"d{place}" for place, entry in enumerate(derivations)}
     known = {entry.name: entry for entry in derivations}
     users: dict[str, list[str]] = {}
@@ -29,33 +31,36 @@ def derivations_html(derivations: Sequence[Derivation]) -> str:
     for entry in derivations:
         part = entry.name.partition(".")[0] if "." in entry.name else ""
         groups.setdefault(part, []).append(_block(entry, known, ids, users.get(entry.name, [])))
-    return "".join(_group(part, blocks) for part, blocks in groups.items())
+    opened = len(derivations) <= _FEW
+    return "".join(_group(part, blocks, opened=opened) for part, blocks in groups.items())
 
 
-def _group(part: str, blocks: Sequence[str]) -> str:
-    heading = f"<h3>{escape(part)}</h3>" if part else ""
-    return f'<div class="group">{heading}{"".join(blocks)}</div>'
+def _group(part: str, blocks: Sequence[str], *, opened: bool) -> str:
+    heading = f"{escape(part or 'overall')} <small>{len(blocks):,}</small>"
+    return (
+        f'<details class="group"{" open" if opened else ""}><summary>{heading}</summary>'
+        f"{''.join(blocks)}</details>"
+    )
 
 
 def _block(
     entry: Derivation, known: Mapping[str, Derivation], ids: Mapping[str, str], users: Sequence[str]
 ) -> str:
-    rows = [("meaning", escape(entry.meaning))] if entry.meaning else []
+    rows: list[tuple[str, str]] = []
     if entry.formula:
         rows.append(("formula", f"<code>{_linked(entry.formula, known, ids)}</code>"))
         rows.append(("in numbers", f"<code>{_filled(entry, known)} = {escape(value_text(entry))}</code>"))
     rows += [("from", _input(known[name], ids)) for name in entry.inputs]
     if entry.source:
-        rows.append(("source", escape(entry.source)))
+        rows.append(("source", f'<span class="about">{escape(entry.source)}</span>'))
     if users:
         shown = ", ".join(_link(name, ids) for name in users[:_MOST_USERS])
         more = f" and {len(users) - _MOST_USERS} more" if len(users) > _MOST_USERS else ""
         rows.append(("used in", shown + more))
     told = "".join(f"<dt>{name}</dt><dd>{html}</dd>" for name, html in rows)
-    words = f"{entry.name} {entry.meaning} {entry.unit} {entry.source}".lower()
     return (
-        f'<details class="number-of" id="{ids[entry.name]}" data-words="{escape(words)}">'
-        f"<summary><span>{escape(entry.name)}</span>"
+        f'<details class="number-of" id="{ids[entry.name]}">'
+        f"<summary><span>{escape(entry.name)}</span><small>{escape(entry.meaning)}</small>"
         f"<b>{escape(number_text(entry.value))}</b> <i>{escape(entry.unit)}</i></summary>"
         f"<dl>{told}</dl></details>"
     )

@@ -20,7 +20,9 @@ from milepost.sim.reports.page_frame import Page, notes_html, page_html, tiles_h
 __all__ = ["to_html", "write_html"]
 
 _NOTHING = ("", "-", "—", "·")
-_LEAD = "Every number below can be asked where it comes from: see the list at the end."
+_WORD = 30
+"""Characters of a cell that is not folded."""
+_LEAD = "Every number below can be asked where it comes from: see the end of the page."
 
 
 def write_html(report: Report, path: Path, *, command: str = "") -> None:
@@ -89,13 +91,15 @@ def _table(table: Table, section: str) -> str:
         _head(column.name, numeric=column.numeric, sortable=sorts)
         for column, sorts in zip(table.columns, sortable, strict=True)
     )
+    headed = any(column.name for column in table.columns)
+    head = f"<thead><tr>{head}</tr></thead>" if headed else ""
     body = "".join(_row(table, row, best=place == table.best) for place, row in enumerate(table.rows))
     title = f"<h3>{escape(table.title)}</h3>" if table.title else ""
     note = f'<p class="below">{escape(table.note)}</p>' if table.note else ""
     label = escape(table.title or section)
     return (
         f'{title}<div class="scroll" tabindex="0" role="region" aria-label="{label}">'
-        f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{note}"
+        f"<table>{head}<tbody>{body}</tbody></table></div>{note}"
     )
 
 
@@ -110,7 +114,7 @@ def _row(table: Table, row: Sequence[str], *, best: bool) -> str:
         value = _sort_value(cell)
         sort = "" if value is None else f' data-value="{value}"'
         mark = '<span title="recommended">★</span> ' if best and not place else ""
-        kind = "number" if column.numeric else "name"
+        kind = "number" if column.numeric else "name" if len(cell) > _WORD else "word"
         cells.append(f'<td class="{kind}"{sort}>{mark}{escape(cell)}</td>')
     return f"<tr{' class=best' if best else ''}>{''.join(cells)}</tr>"
 

@@ -110,15 +110,17 @@ def _log_axis(values: Sequence[float]) -> dict[str, Any]:
     low, high = math.log10(values[0]), math.log10(values[-1])
     if 1 < len(values) <= _MOST_TICKS:
         pad = 0.04 * (high - low)
-        ticks = {"tickvals": [*values], "ticktext": [_tick(value) for value in values]}
+        base = 1024 if all(value % 1024 == 0 for value in values) else 1000
+        ticks = {"tickvals": [*values], "ticktext": [_tick(value, base) for value in values]}
         return {"type": "log", "range": [low - pad, high + pad], **ticks}
     return {"type": "log", "dtick": "D2" if high - low < _FINE_DECADES else 1}
 
 
-def _tick(value: float) -> str:
-    for power, letter in ((12, "T"), (9, "G"), (6, "M"), (3, "k")):
-        if value >= max(10**power, _SHORT_FROM):
-            return f"{value / 10**power:.3g}{letter}"
+def _tick(value: float, base: int) -> str:
+    """131,072 is "128k" among multiples of 1,024, as contexts are named, and "131k" among others."""
+    for power, letter in ((4, "T"), (3, "G"), (2, "M"), (1, "k")):
+        if value >= base**power and (base == 1024 or value >= _SHORT_FROM):
+            return f"{value / base**power:.3g}{letter}"
     return f"{value:,.4g}" if value < 1 else f"{value:,.6g}"
 
 

@@ -13,8 +13,8 @@ from __future__ import annotations
 import msgspec
 
 from milepost.model_spec import ModelSpec
-from milepost.shapes.of_spec import BF16_BYTES, shape_of
-from milepost.shapes.shape import AttentionShape, ModelShape, RecurrentShape
+from milepost.shapes.of_spec import shape_of
+from milepost.shapes.shape import BF16_BYTES, AttentionShape, ExpertsShape, ModelShape, RecurrentShape
 
 __all__ = [
     "DENSE",
@@ -76,18 +76,21 @@ def attention_projections(shape: ModelShape) -> str:
 def weights_of(model: ModelSpec | ModelShape) -> dict[str, PartWeights]:
     """Every part's weights; each parameter is in exactly one part.
 
-    Routed experts take the bytes that the shape says; everything else is taken as bf16, small float32 tensors
-    too.
+    Each takes the bytes that the shape says; what no checkpoint packs (embedding, norms, routers) is taken as
+    bf16, small float32 tensors too.
     """
     shape = shape_of(model)
     table = shape.vocab_size * shape.hidden_size
     # A tied table is held once; the head multiplies with it all the same.
-    head = PartWeights(activated=table) if shape.tied_embeddings else _always(sharded=table)
+    tied = PartWeights(activated=table)
+    head = tied if shape.tied_embeddings else _always(sharded=table, size=shape.head_bytes_per_parameter)
     parts = {
         EMBEDDING: PartWeights(sharded=table),
         recurrent_projections(shape): _layers(shape.recurrent_layers, shape.recurrent),
         attention_projections(shape): _layers(shape.attention_layers, shape.attention),
-        DENSE: _always(sharded=shape.dense_layers * shape.dense_parameters),
+        DENSE: _always(
+            sharded=shape.dense_layers * shape.dense_parameters, size=shape.dense_bytes_per_parameter
+        ),
         **_experts(shape),
         NORMS: _always(replicated=shape.norm_parameters),
         HEAD: head,
@@ -116,12 +119,15 @@ def rank_weight_bytes(
 def _layers(count: int, layer: RecurrentShape | AttentionShape | None) -> PartWeights:
     if layer is None:
         return PartWeights()
-    return _always(sharded=count * layer.sharded, replicated=count * layer.replicated)
+    return _always(
+        sharded=count * layer.sharded, replicated=count * layer.replicated, size=layer.bytes_per_parameter
+    )
 
 
-def _always(*, sharded: int = 0, replicated: int = 0) -> PartWeights:
-    """Weights that every token multiplies with."""
-    return PartWeights(sharded=sharded, replicated=replicated, activated=sharded + replicated)
+def _always(*, sharded: int = 0, replicated: int = 0, size: float = BF16_BYTES) -> PartWeights:
+    """Weights that every token multiplies with, of `size` bytes a parameter."""
+    activated = sharded + replicated
+    return PartWeights(sharded=sharded, replicated=replicated, activated=activated, bytes_per_parameter=size)
 
 
 def _experts(shape: ModelShape) -> dict[str, PartWeights]:
@@ -135,8 +141,17 @@ def _experts(shape: ModelShape) -> dict[str, PartWeights]:
             activated=routed * experts.top_k,
             bytes_per_parameter=experts.bytes_per_parameter,
         ),
-        SHARED: _always(sharded=layers * experts.shared_parameters),
+        SHARED: _always(sharded=layers * experts.shared_parameters, size=experts.shared_bytes_per_parameter),
         ROUTER: _always(
-            sharded=layers * experts.latent_up, replicated=layers * (experts.latent_down + experts.router)
+            sharded=layers * experts.latent_up,
+            replicated=layers * (experts.latent_down + experts.router),
+            size=_router_bytes(experts),
         ),
     }
+
+
+def _router_bytes(experts: ExpertsShape) -> float:
+    """Bytes a parameter of router (bf16) and latent projections together."""
+    latent = experts.latent_down + experts.latent_up
+    packed = latent * experts.latent_bytes_per_parameter
+    return (packed + experts.router * BF16_BYTES) / (latent + experts.router)

@@ -10,6 +10,7 @@ import numpy as np
 from milepost.scheduler.reports import TokenUpdate
 from milepost.sim.cost.step_work import CostModel
 from milepost.sim.replay.setup import Setup
+from milepost.sim.replay.state_watch import StateWatch
 from milepost.sim.replay.watch import depth_edges
 from milepost.sim.runs import Percentiles, RequestOutcome, RunResult, RunSpec, Sample
 from milepost.sim.traces.trace import Trace, TraceRequest
@@ -69,6 +70,7 @@ class Recorder:
         self._counted = self._num_input = self._num_hit = self._num_preemptions = 0
         self._state_bytes = self._kv_bytes = 0
         self._num_written_before = 0
+        self._states = StateWatch()
 
     def _warmed(self) -> None:
         """One more of the warm-up is through; snapshots count once all of it is."""
@@ -97,6 +99,19 @@ class Recorder:
         self._num_refused += 1
         if request.request_id in self._warming:
             self._warmed()
+
+    def stepped(self, seconds: float) -> None:
+        """A step has run for `seconds`; its results have not been taken in yet."""
+        if self._num_to_warm:
+            return
+        scheduler, index = self._setup.scheduler, self._setup.cache.index
+        self._states.saw(
+            scheduler.num_running,
+            writing=scheduler.num_writing,
+            copying=index.num_pinned,
+            cached=index.num_snapshots,
+            seconds=seconds,
+        )
 
     def drew(self, update: TokenUpdate, now: float) -> None:
         """A request that was accepted drew a token, and may have ended."""
@@ -208,6 +223,7 @@ class Recorder:
             written_by_depth=tuple(setup.watch.written_at.counts),
             used_by_depth=tuple(setup.watch.used_at.counts),
             notes=trace.notes + parts.notes,
+            states=self._states.use(),
         )
 
 

@@ -139,6 +139,7 @@ class Simulation:
         result = self._executor.run(batch)
         if moves_time:
             self._now += self._executor.seconds
+            self._recorder.stepped(self._executor.seconds)
         return self._scheduler.update(batch, result)
 
     def _add(self, request: TraceRequest, length: int) -> bool:

@@ -15,14 +15,21 @@ from typing import Any
 from milepost.errors import ConfigError
 from milepost.sim.reports.as_json import to_objects
 from milepost.sim.reports.files import save
-from milepost.sim.runs import Percentiles, RunResult
+from milepost.sim.runs import Percentiles, RunResult, StateUse
 
 __all__ = ["to_rows", "write_csv", "write_parquet"]
 
 _MANY = ("samples", "depth_edges", "written_by_depth", "used_by_depth")
 _PERCENTILES = Percentiles.__struct_fields__
-_FLOATS = ("goodput", *(f"{kind}.{name}" for kind in ("ttft", "tpot") for name in _PERCENTILES))
-_INTS = ("budget_bytes",)
+_STATES = StateUse.__struct_fields__
+_NESTED = {"ttft": _PERCENTILES, "tpot": _PERCENTILES, "states": _STATES}
+_STATE_INTS = ("running_peak", "extra_p99", "extra_peak", "kept_peak")
+_FLOATS = (
+    "goodput",
+    *(f"{kind}.{name}" for kind in ("ttft", "tpot") for name in _PERCENTILES),
+    *(f"states.{name}" for name in _STATES if name not in _STATE_INTS),
+)
+_INTS = ("budget_bytes", *(f"states.{name}" for name in _STATE_INTS))
 
 
 def to_rows(results: Sequence[RunResult]) -> list[dict[str, Any]]:
@@ -38,8 +45,8 @@ def _row(fields: dict[str, Any], causes: Sequence[str]) -> dict[str, Any]:
             continue
         if name == "losses":
             row |= {f"losses.{cause}": value.get(cause, 0) for cause in causes}
-        elif name in {"ttft", "tpot"}:
-            row |= {f"{name}.{part}": None if value is None else value[part] for part in _PERCENTILES}
+        elif name in _NESTED:
+            row |= {f"{name}.{part}": None if value is None else value[part] for part in _NESTED[name]}
         else:
             row[name] = " ".join(value) if name == "notes" else value
     return row

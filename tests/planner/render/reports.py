@@ -33,9 +33,7 @@ def sheet(name: str = "") -> Worksheet:
     sheet.given("state_bytes", 449_372_160, "bytes", "kimi-k3's config.json")
     sheet.given("free_bytes", 200 * 10**9, "bytes", name or "--memory")
     sheet.given("decode.step_seconds", 0.0123456789, "seconds", "the roofline", "of one step")
-    sheet.derive(
-        "states_that_fit", "free_bytes // state_bytes", "states", meaning="snapshots in what is left"
-    )
+    sheet.derive("states_that_fit", "free_bytes // state_bytes", "states", meaning="in what is left")
     sheet.derive("used_bytes", "states_that_fit * state_bytes", "bytes")
     sheet.derive("left_bytes", "free_bytes - used_bytes", "bytes", source="arithmetic")
     sheet.derive("decode.tokens", "1 / decode.step_seconds if states_that_fit >= 1 else 0", "tokens/s")

@@ -11,7 +11,10 @@ import msgspec
 import pytest
 
 from milepost.errors import ConfigError
+from milepost.sim.cost.by_name import find_cost_model
 from milepost.sim.cost.hardware import Hardware, find_hardware, hardware_names
+from milepost.sim.cost.step_work import StepWork
+from milepost.sim.models import find_model
 
 NAMES = (
     *("ascend-910b", "ascend-910c", "ascend-910c-die", "b200", "b300", "cpu", "gb200", "gb300", "h100"),
@@ -143,6 +146,16 @@ def test_no_word_stands_for_two() -> None:
     words = [word for name in NAMES for word in (name, *find_hardware(name).aliases)]
     assert len(words) == len(set(words))
     assert all(word == word.lower() and " " not in word and "_" not in word for word in words)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_can_run_kimi_k3_in_theory(name: str) -> None:
+    """A step of one token takes at least the weights that it reads, and less than a second."""
+    cost = find_cost_model(name, find_model("kimi-k3")[1], tensor_parallel=8)
+    token = StepWork(tokens=1, rows=1, sampled=1, context=8192, pairs=8192)
+    experts = 92 * 16 * 17.5e6 / 64  # the routed ones that a token reads, were they spread over 64 devices
+    hardware = find_hardware(name)
+    assert experts / hardware.memory_bytes_per_second < cost.seconds(token) < 1.0
 
 
 def test_old_files_of_users_still_do(tmp_path: Path) -> None:

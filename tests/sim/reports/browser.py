@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 
-__all__ = ["Opened", "chromium", "open_page"]
+__all__ = ["Opened", "assert_fits", "browser", "open_page"]
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
 
@@ -38,7 +39,8 @@ _MEASURE = """<script>
       for (const plot of document.querySelectorAll(".plot")) plots[plot.parentElement.id] =
         plot.querySelectorAll("path.point, .point path, path.js-line, path.js-fill, .bars path").length;
       const wide = [...document.querySelectorAll("body *")].filter((element) =>
-        !element.closest(".scroll table") && element.getBoundingClientRect().right > innerWidth + 1);
+        !element.closest(".scroll table, .scroll svg") &&
+        element.getBoundingClientRect().right > innerWidth + 1);
       parent.postMessage(JSON.stringify({
         complaints, plots, said, width: innerWidth,
         page: document.documentElement.scrollWidth,
@@ -79,9 +81,27 @@ class Opened(msgspec.Struct, frozen=True):
     text: str
 
 
-def chromium() -> str | None:
+def _chromium() -> str | None:
     """The browser's path: $MILEPOST_CHROMIUM's, or the first that is installed."""
     return os.environ.get("MILEPOST_CHROMIUM") or next(filter(None, map(shutil.which, _NAMES)), None)
+
+
+@pytest.fixture(scope="module")
+def browser() -> str:
+    found = _chromium()
+    if found is None:
+        why = "Chromium is not installed; $MILEPOST_CHROMIUM can name one"
+        if os.environ.get("MILEPOST_REQUIRE_CHROMIUM") == "1":
+            pytest.fail(why)
+        pytest.skip(why)
+    return found
+
+
+def assert_fits(opened: Opened, width: int) -> None:
+    assert opened.complaints == []
+    assert opened.width == width
+    assert opened.page <= width, f"the page is {opened.page} pixels wide: {opened.wide}"
+    assert opened.wide == []
 
 
 def open_page(

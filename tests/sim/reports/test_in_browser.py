@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -10,30 +9,14 @@ import pytest
 from milepost.sim.reports import write_html
 from milepost.sim.runs import RunResult
 from tests.repository.paths import ROOT
-from tests.sim.reports.browser import Opened, chromium, open_page
+from tests.sim.reports.browser import assert_fits, browser, open_page
 from tests.sim.reports.results import GB, make_result, make_sweep
+
+__all__ = ["browser"]
 
 ARTEFACTS = ROOT / "runs" / "artefacts"
 PLOTS = ("hits", "latency", "losses", "pareto", "time", "depth")
 EVIL = "<script>document.title='bad'</script>"
-
-
-@pytest.fixture(scope="module")
-def browser() -> str:
-    found = chromium()
-    if found is None:
-        why = "Chromium is not installed; $MILEPOST_CHROMIUM can name one"
-        if os.environ.get("MILEPOST_REQUIRE_CHROMIUM") == "1":
-            pytest.fail(why)
-        pytest.skip(why)
-    return found
-
-
-def assert_fits(opened: Opened, width: int) -> None:
-    assert opened.complaints == []
-    assert opened.width == width
-    assert opened.page <= width, f"the page is {opened.page} pixels wide: {opened.wide}"
-    assert opened.wide == []
 
 
 @pytest.mark.parametrize("width", [1280, 390])

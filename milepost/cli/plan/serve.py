@@ -1,0 +1,230 @@
+"""``milepost plan serve``: how fast a deployment answers, what a token costs, and which one is better."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from milepost.cli.option_groups import GroupedCommand, option_group
+from milepost.cli.options import examples
+from milepost.cli.plan.options import deployment_options, take_deployment
+from milepost.cli.plan.outputs import finish, output_options, take_outputs
+from milepost.errors import ConfigError
+
+__all__ = ["serve"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_requests = option_group("Requests")
+_goal = option_group("Goal")
+_drafts = option_group("Speculative decoding")
+
+_SUFFIXES = {"ms": 1e-3, "us": 1e-6, "s": 1.0}
+
+_OPTIONS = (
+    _requests(
+        "--input",
+        "input_tokens",
+        type=int,
+        default=8192,
+        show_default=True,
+        metavar="N",
+        help="Tokens of a prompt.",
+    ),
+    _requests(
+        "--output",
+        "output_tokens",
+        type=int,
+        default=1024,
+        show_default=True,
+        metavar="N",
+        help="Tokens of an answer.",
+    ),
+    _requests(
+        "--hit-tokens",
+        type=int,
+        metavar="N",
+        help="Of a prompt, tokens that the prefix cache has.  [default: 0]",
+    ),
+    _requests("--hit-rate", type=float, metavar="SHARE", help="The same as a share of the prompt."),
+    _requests(
+        "--slots",
+        type=float,
+        metavar="N",
+        help="States of a running request, snapshots among them.  [default: 1]",
+    ),
+    _requests(
+        "--batch",
+        type=int,
+        default=0,
+        metavar="N",
+        help="Sequences that decode together in a group.  [default: the most that fit the limits]",
+    ),
+    _requests(
+        "--token-budget",
+        type=int,
+        default=0,
+        metavar="N",
+        help="Most tokens of a step.  [default: 8,192; a search tries several]",
+    ),
+    _goal("--gpus", metavar="N|N-M", help="Search all divisions of so many devices, into replicas too."),
+    _goal("--ttft", metavar="TIME", help="Limit of the mean time to the first token: 2, 2s or 500ms."),
+    _goal("--tpot", metavar="TIME", help="Limit of the mean time of each further token."),
+    _goal("--price", type=float, metavar="N", help="Of a device-hour; costs are in its currency."),
+    _drafts("--drafts", type=int, metavar="K", help="Tokens proposed a step and sequence."),
+    _drafts(
+        "--acceptance",
+        metavar="N|P,P,..",
+        help="Mean tokens a step, one at least; or the share of steps in which each position is accepted.",
+    ),
+    _drafts(
+        "--draft-parameters",
+        type=float,
+        metavar="N",
+        help="Of the draft model; 0 for drafts that cost nothing.  [default: 3.56e9 for kimi-k3, else 0]",
+    ),
+    _drafts(
+        "--draft-layers", type=int, metavar="N", help="Of the draft model.  [default: 5 for kimi-k3, else 0]"
+    ),
+    _drafts(
+        "--draft-passes",
+        type=int,
+        default=1,
+        show_default=True,
+        metavar="N",
+        help="Of the draft model a step; as many as drafts where it makes one after the other.",
+    ),
+    _drafts(
+        "--draft-states",
+        default="replay",
+        show_default=True,
+        metavar="snapshots|replay|fused",
+        help="How a state goes back before rejected drafts.",
+    ),
+)
+
+
+def _serve_options(command: F) -> F:
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+@click.command(
+    cls=GroupedCommand,
+    epilog=examples(
+        "milepost plan serve --model kimi-k3 --hardware gb300 --tp 8",
+        "milepost plan serve --gpus 32 --hardware gb300 --tpot 50ms --ttft 2 --price 4",
+        "milepost plan serve --tp 8 --drafts 7 --acceptance 3.85",
+        "milepost plan serve --tp 8 --explain decode.routed_experts.seconds",
+    ),
+)
+@deployment_options
+@_serve_options
+@output_options
+def serve(**options: Any) -> None:  # noqa: ANN401 - checked where they are taken
+    """How fast a deployment answers and what a token costs; search for a better one.
+
+    Without --gpus, one replica divided as --tp, --dp, --ep and --cp say, at the largest batch that memory
+    and limits allow. With --gpus, every division of so many devices: the one of most tokens/s/GPU under the
+    limits, and those that nothing beats in both speeds.
+    """
+    outputs = take_outputs(options)
+    question = _question(options)
+
+    from milepost.planner.serve.plan import plan_serve
+    from milepost.planner.serve.report import serve_report
+
+    plan = plan_serve(question)
+    finish(plan, serve_report(plan), outputs)
+
+
+def _question(options: dict[str, Any]) -> Any:  # noqa: ANN401 - imported where it is made
+    from milepost.planner.serve.question import ServeQuestion
+
+    deployment = take_deployment(options)
+    slots = options["slots"]
+    return ServeQuestion(
+        deployment=deployment,
+        input_tokens=options["input_tokens"],
+        output_tokens=options["output_tokens"],
+        hit_tokens=_hits(options["input_tokens"], options["hit_tokens"], options["hit_rate"]),
+        batch=options["batch"],
+        token_budget=options["token_budget"],
+        ttft_limit_seconds=_seconds("--ttft", options["ttft"]),
+        tpot_limit_seconds=_seconds("--tpot", options["tpot"]),
+        price_per_hour=options["price"],
+        slots=1.0 if slots is None else slots,
+        speculation=_speculation(options, deployment.model),
+        gpus=_range(options["gpus"]),
+    )
+
+
+def _hits(prompt: int, tokens: int | None, rate: float | None) -> int:
+    if rate is None:
+        return tokens or 0
+    if tokens is not None:
+        raise click.UsageError("--hit-tokens and --hit-rate say the same. Give one of them.")
+    if not 0.0 <= rate < 1.0:
+        raise ConfigError(f"--hit-rate must be at least 0 and below 1. Given: {rate}.")
+    return int(prompt * rate)
+
+
+def _seconds(option: str, text: str | None) -> float | None:
+    if text is None:
+        return None
+    number, scale = text.strip().lower(), 1.0
+    for suffix, one in _SUFFIXES.items():
+        if number.endswith(suffix):
+            number, scale = number.removesuffix(suffix), one
+            break
+    try:
+        return float(number) * scale
+    except ValueError:
+        raise ConfigError(f"{option} must be a time such as 2, 2s or 500ms. Given: {text!r:.100}.") from None
+
+
+def _range(text: str | None) -> tuple[int, int] | None:
+    if text is None:
+        return None
+    low, _, high = text.partition("-")
+    try:
+        return int(low), int(high or low)
+    except ValueError:
+        raise ConfigError(f"--gpus must be a number or a range such as 8-64. Given: {text!r:.100}.") from None
+
+
+def _speculation(options: dict[str, Any], model: str) -> Any:  # noqa: ANN401 - imported where it is made
+    from milepost.planner.serve.speculation import Speculation, known_draft
+
+    drafts, acceptance = options["drafts"], options["acceptance"]
+    if drafts is None and acceptance is None:
+        return None
+    if acceptance is None:
+        raise click.UsageError("--drafts needs --acceptance, measured on your traffic.")
+    known = known_draft(model)
+    fields = {
+        "draft_parameters": known[0] if options["draft_parameters"] is None else options["draft_parameters"],
+        "draft_layers": known[1] if options["draft_layers"] is None else options["draft_layers"],
+        "draft_passes": options["draft_passes"],
+        "states": options["draft_states"],
+    }
+    numbers = _numbers(acceptance)
+    if len(numbers) > 1 or numbers[0] < 1.0:
+        if drafts is not None and drafts != len(numbers):
+            raise ConfigError(f"--acceptance must have one share a draft: {drafts}. Given: {len(numbers)}.")
+        return Speculation.of_positions(numbers, **fields)
+    if drafts is None:
+        raise click.UsageError("--acceptance as a length needs --drafts.")
+    return Speculation(drafts=drafts, accepted_length=numbers[0], **fields)
+
+
+def _numbers(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(one) for one in text.split(","))
+    except ValueError:
+        raise ConfigError(
+            f"--acceptance must be a number of tokens, or shares such as 0.9,0.8. Given: {text!r:.100}."
+        ) from None

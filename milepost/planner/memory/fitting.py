@@ -1,0 +1,145 @@
+"""Whether a model fits, with how many devices, and what would if it doesn't."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from milepost.errors import ConfigError
+from milepost.planner.device_memory import free_memory
+from milepost.planner.memory.device import Device, derive_device, rank_division
+from milepost.planner.memory.question import MemoryQuestion
+from milepost.planner.memory.texts import bytes_text
+from milepost.planner.worksheet import Worksheet
+from milepost.shapes.shape import ModelShape
+from milepost.sim.cost.by_name import ranks_that_fit
+from milepost.sim.cost.hardware import Hardware
+
+__all__ = ["resolved_device"]
+
+MOST_DEVICES = 1_024
+
+
+def resolved_device(
+    sheet: Worksheet, model: str, shape: ModelShape, hardware: Hardware, question: MemoryQuestion
+) -> tuple[int, Device]:
+    """Groups of ranks, and the memory of a device.
+
+    Args:
+        sheet: has `rank_bytes`'s numbers; gets the device's.
+        model: the model's name.
+        shape: the model.
+        hardware: the devices.
+        question: with `data_parallel` 0 for the fewest groups, a power of two, that hold the weights and one
+            state with a token.
+
+    Raises:
+        ConfigError: the model doesn't fit, or the experts can't be divided so.
+    """
+    deployment = question.deployment
+    ranks = deployment.tensor_parallel
+
+    def needs(tensor_parallel: int) -> int:
+        # Of the KV of a token every rank may hold all; of a state it has its heads.
+        return int(sheet["state_bytes"] * ranks / tensor_parallel + sheet["token_bytes"])
+
+    groups = deployment.data_parallel
+    if not groups:
+        groups = _fewest_groups(shape, hardware, question, ranks, needs(ranks)) or 1
+        if deployment.expert_parallel:
+            groups = max(1, deployment.expert_parallel // ranks)
+    _check_experts(deployment.expert_parallel, ranks, groups)
+    device = derive_device(sheet, shape, hardware, question, groups)
+    if device.budget_bytes >= needs(ranks):
+        return groups, device
+    message = _refusal(device, model, hardware, question, needs(ranks))
+    raise ConfigError(message if device.asked else message + _nearest(shape, hardware, question, needs))
+
+
+def _free_bytes(
+    shape: ModelShape, hardware: Hardware, question: MemoryQuestion, tensor_parallel: int, groups: int
+) -> int:
+    """Of a device, if the model were divided so."""
+    deployment = msgspec.structs.replace(question.deployment, tensor_parallel=tensor_parallel)
+    return free_memory(
+        shape,
+        hardware,
+        rank_division(msgspec.structs.replace(question, deployment=deployment), groups),
+        memory_share=deployment.memory_share,
+        tokens_per_step=question.step_tokens,
+        workspace_bytes=question.reserve_bytes,
+    ).free_bytes
+
+
+def _fewest_groups(
+    shape: ModelShape, hardware: Hardware, question: MemoryQuestion, tensor_parallel: int, need: int
+) -> int | None:
+    """Groups of `tensor_parallel` ranks that leave `need` bytes free on each; None where no number does."""
+    experts = question.deployment.expert_parallel
+    if experts:
+        if experts % tensor_parallel:
+            return None
+        groups = experts // tensor_parallel  # more of them divide nothing more
+        return groups if _free_bytes(shape, hardware, question, tensor_parallel, groups) >= need else None
+    groups = _by_weights(shape, hardware, tensor_parallel)
+    while groups * tensor_parallel <= max(MOST_DEVICES, tensor_parallel):
+        if _free_bytes(shape, hardware, question, tensor_parallel, groups) >= need:
+            return groups
+        groups *= 2
+    return None
+
+
+def _by_weights(shape: ModelShape, hardware: Hardware, tensor_parallel: int) -> int:
+    """Groups by weights alone, as every other plan and the simulator choose them."""
+    try:
+        return ranks_that_fit(hardware, shape, tensor_parallel) // tensor_parallel
+    except ConfigError:
+        return 1
+
+
+def _check_experts(expert_parallel: int, tensor_parallel: int, groups: int) -> None:
+    devices = tensor_parallel * groups
+    if not expert_parallel or (expert_parallel % tensor_parallel == 0 and devices % expert_parallel == 0):
+        return
+    fitting = [tensor_parallel * n for n in range(1, groups + 1) if groups % n == 0]
+    near = min(fitting, key=lambda n: abs(n - expert_parallel))
+    raise ConfigError(
+        f"expert_parallel must be whole groups of {tensor_parallel} ranks and divide the {devices} devices. "
+        f"Given: {expert_parallel}. The nearest that does: {near}."
+    )
+
+
+def _refusal(device: Device, model: str, hardware: Hardware, question: MemoryQuestion, need: int) -> str:
+    if device.asked:
+        return (
+            f"memory must hold one state and one token of {model}, {need:,} bytes on a device. "
+            f"Given: {question.memory_bytes:,}."
+        )
+    share = question.deployment.memory_share
+    return (
+        f"{model} doesn't fit: of the {bytes_text(device.usable_bytes)} of a {hardware.name} that "
+        f"memory_share {share:g} leaves, weights take {bytes_text(device.weight_bytes)} and the workspace "
+        f"{bytes_text(device.workspace_bytes)}, and a state with one token {bytes_text(need)}."
+    )
+
+
+def _nearest(
+    shape: ModelShape, hardware: Hardware, question: MemoryQuestion, needs: Callable[[int], int]
+) -> str:
+    """The fewest devices that hold the model, at whatever tensor_parallel."""
+    context = question.deployment.context_parallel
+    heads = [layer.heads for layer in (shape.recurrent, shape.attention) if layer is not None]
+    best: tuple[int, int] | None = None
+    for ranks in range(1, min(heads, default=1) + 1):
+        if any(count % ranks for count in heads) or ranks % context:
+            continue
+        groups = _fewest_groups(shape, hardware, question, ranks, needs(ranks))
+        if groups is not None and (best is None or (groups * ranks, -ranks) < (best[0], -best[1])):
+            best = groups * ranks, ranks
+    if best is None:
+        return f" Not even {MOST_DEVICES:,} {hardware.name} hold it: choose hardware with more memory."
+    return (
+        f" The fewest that hold it: {best[0]} devices, tensor_parallel {best[1]} and data_parallel "
+        f"{best[0] // best[1]}."
+    )

@@ -1,0 +1,355 @@
+"""The plan of a serving deployment: one arrangement, or the best that a search finds, and all its figures."""
+
+from __future__ import annotations
+
+import msgspec
+
+from milepost.errors import ConfigError
+from milepost.planner.deployment import KV_DTYPES, STATE_DTYPES, check_ranks, itemsize
+from milepost.planner.device_memory import FreeMemory
+from milepost.planner.serve.derive_plan import derive_plan, prefill_chunk
+from milepost.planner.serve.question import ServeQuestion, check_question
+from milepost.planner.serve.refusals import nothing_fits, out_of_reach
+from milepost.planner.serve.request_memory import RequestMemory, fits, free_of, largest_batch, request_memory
+from milepost.planner.serve.search import (
+    DEFAULT_BUDGET,
+    SearchResult,
+    divisions,
+    replica_sizes,
+    search,
+)
+from milepost.planner.serve.speculation import DRAFT_STATES, StateBytes
+from milepost.planner.serve.steady import Arrangement, ServePoint
+from milepost.planner.worksheet import Derivation, Worksheet
+from milepost.shapes.names import find_shape
+from milepost.shapes.shape import ModelShape
+from milepost.sim.cost.by_name import default_hardware
+from milepost.sim.cost.hardware import Hardware, find_hardware
+from milepost.sim.cost.part_work import RankSizes
+from milepost.sim.cost.roofline import PartCost
+
+__all__ = ["Costs", "DraftDesign", "ServePlan", "StepBreakdown", "plan_serve"]
+
+MOST_GROUPS = 1 << 10
+
+
+class Costs(msgspec.Struct, frozen=True, kw_only=True):
+    """In the unit of the price. Prompts pay for the time that they add to steps, answers for the rest.
+
+    Attributes:
+        price_per_hour: of one device.
+        cost_per_request: of one request.
+        cost_per_million_input_tokens: tokens of prompts, cached ones included.
+        cost_per_million_output_tokens: tokens of answers.
+        cost_per_million_tokens: of both together.
+    """
+
+    price_per_hour: float
+    cost_per_request: float
+    cost_per_million_input_tokens: float
+    cost_per_million_output_tokens: float
+    cost_per_million_tokens: float
+
+
+class DraftDesign(msgspec.Struct, frozen=True, kw_only=True):
+    """What taking back drafts costs in one of the designs.
+
+    Attributes:
+        states: the design; see `milepost.planner.serve.speculation`.
+        bytes: of one sequence's state on a rank.
+        step_extra_seconds: that a step takes longer for it at the chosen batch.
+        largest_batch: sequences of a group that fit.
+        tpot_seconds: at the chosen batch; None where prefill could not keep up.
+    """
+
+    states: str
+    bytes: StateBytes
+    step_extra_seconds: float
+    largest_batch: int
+    tpot_seconds: float | None
+
+
+class StepBreakdown(msgspec.Struct, frozen=True, kw_only=True):
+    """The parts of one step of decode at another batch or context.
+
+    Attributes:
+        batch: sequences of a group.
+        context_tokens: of each.
+        parts: of the step.
+    """
+
+    batch: int
+    context_tokens: int
+    parts: tuple[PartCost, ...]
+
+
+class ServePlan(msgspec.Struct, frozen=True, kw_only=True):
+    """A plan and all that it rests on.
+
+    Attributes:
+        question: what was asked.
+        model: name of the model.
+        hardware: name of the devices.
+        point: the chosen arrangement in its steady state.
+        prefill_seconds: of one prompt on idle devices.
+        prefill_steps: that it takes.
+        decode_parts: of one step of decode.
+        draft_seconds: that drafts add to it.
+        prefill_parts: of one of the equal steps of a prompt on idle devices.
+        by_context: steps of decode at the chosen batch, contexts from short to the longest.
+        by_batch: steps of decode at the plan's mean context, batches from 1 to the largest.
+        memory: of one device.
+        request: memory of one request on one device.
+        largest_batch: sequences of a group that would fit.
+        costs: None without a price.
+        drafts: designs of states with drafts; empty without drafts.
+        search: what was tried.
+        notes: what a reader must know.
+        derivations: of every number.
+    """
+
+    question: ServeQuestion
+    model: str
+    hardware: str
+    point: ServePoint
+    prefill_seconds: float
+    prefill_steps: int
+    decode_parts: tuple[PartCost, ...]
+    draft_seconds: float
+    prefill_parts: tuple[PartCost, ...]
+    by_context: tuple[StepBreakdown, ...]
+    by_batch: tuple[StepBreakdown, ...]
+    memory: FreeMemory
+    request: RequestMemory
+    largest_batch: int
+    costs: Costs | None
+    drafts: tuple[DraftDesign, ...]
+    search: SearchResult
+    notes: tuple[str, ...]
+    derivations: tuple[Derivation, ...]
+
+
+def plan_serve(question: ServeQuestion) -> ServePlan:
+    """Plan a deployment.
+
+    Raises:
+        ConfigError: an unknown model or hardware, ranks that can't divide the model, a model that does not
+            fit (with the fewest devices that hold it), limits out of reach (with what can be reached).
+        CheckpointError: the config.json can't be read.
+    """
+    name, shape = find_shape(question.deployment.model)
+    hardware = find_hardware(question.deployment.hardware or default_hardware(shape))
+    check_question(question, shape.max_position)
+    if question.gpus is None and not question.token_budget:
+        question = msgspec.structs.replace(question, token_budget=DEFAULT_BUDGET)
+    _check_budget(question)
+    candidates = _candidates(shape, hardware, question)
+    found = search(shape, hardware, question, candidates)
+    if not found.refusals.considered or found.fastest_token is None:
+        raise ConfigError(nothing_fits(shape, hardware, question, candidates, found.refusals))
+    point = _given_batch(shape, hardware, question, candidates[0]) if question.batch else found.best
+    if point is None:
+        raise ConfigError(out_of_reach(hardware, question, found))
+    return _filled(
+        name, Arrangement(shape, hardware, sizes_of(point, candidates), question), question, point, found
+    )
+
+
+def sizes_of(point: ServePoint, candidates: list[RankSizes]) -> RankSizes:
+    """The division that a point belongs to."""
+    for sizes in candidates:
+        if (sizes.tensor_parallel, sizes.data_parallel, sizes.expert_ranks, sizes.context_parallel) == (
+            point.tensor_parallel,
+            point.data_parallel,
+            point.expert_parallel,
+            point.context_parallel,
+        ):
+            return sizes
+    raise AssertionError("a point is of one of the candidates")
+
+
+def _check_budget(question: ServeQuestion) -> None:
+    verified = question.speculation.verified if question.speculation else 1
+    least = max(1, question.batch) * verified + 1
+    if question.token_budget and question.token_budget < least:
+        raise ConfigError(
+            f"token_budget must be at least {least:,}: {max(1, question.batch):,} x {verified} tokens of "
+            f"decode and one of a prompt. Given: {question.token_budget:,}."
+        )
+
+
+def _candidates(shape: ModelShape, hardware: Hardware, question: ServeQuestion) -> list[RankSizes]:
+    """The divisions to be tried: those of a search, or the deployment's one."""
+    deployment = question.deployment
+    items = (
+        itemsize("kv_dtype", deployment.kv_dtype, KV_DTYPES),
+        itemsize("state_dtype", deployment.state_dtype, STATE_DTYPES),
+    )
+    if question.gpus is not None:
+        if question.batch:
+            raise ConfigError("A search chooses the batch. Given: a batch and gpus. Leave out one of them.")
+        return [one for ranks in replica_sizes(*question.gpus) for one in divisions(shape, ranks, items)]
+    check_ranks(shape, deployment)
+    groups = deployment.data_parallel or 1
+    while True:
+        sizes = RankSizes(
+            tensor_parallel=deployment.tensor_parallel,
+            data_parallel=groups,
+            expert_parallel=deployment.expert_parallel,
+            context_parallel=deployment.context_parallel,
+            kv_itemsize=items[0],
+            state_itemsize=items[1],
+        )
+        if deployment.data_parallel or _holds(shape, hardware, question, sizes) or groups >= MOST_GROUPS:
+            break
+        groups *= 2
+    _check_expert_ranks(shape, sizes)
+    return [sizes]
+
+
+def _holds(shape: ModelShape, hardware: Hardware, question: ServeQuestion, sizes: RankSizes) -> bool:
+    if sizes.expert_parallel > sizes.ranks:
+        return False
+    return largest_batch(Arrangement(shape, hardware, sizes, question), question, question.token_budget) >= 1
+
+
+def _check_expert_ranks(shape: ModelShape, sizes: RankSizes) -> None:
+    given = sizes.expert_parallel
+    if not given:
+        return
+    most = min(sizes.ranks, shape.experts.num_experts) if shape.experts else 0
+    fitting = [n for n in range(1, most + 1) if sizes.ranks % n == 0 and n % sizes.tensor_parallel == 0]
+    if given in fitting:
+        return
+    if not fitting:
+        raise ConfigError(f"expert_parallel must be 0 for this model and these ranks. Given: {given}.")
+    near = min(fitting, key=lambda n: abs(n - given))
+    raise ConfigError(
+        f"expert_parallel must be a multiple of the {sizes.tensor_parallel} tensor-parallel ranks and divide "
+        f"all {sizes.ranks} ranks. Given: {given}. The nearest that does: {near}."
+    )
+
+
+def _given_batch(
+    shape: ModelShape, hardware: Hardware, question: ServeQuestion, sizes: RankSizes
+) -> ServePoint:
+    arrangement = Arrangement(shape, hardware, sizes, question)
+    if not fits(arrangement, question, question.token_budget, question.batch):
+        most = largest_batch(arrangement, question, question.token_budget)
+        raise ConfigError(f"batch must be at most {most:,} here, by memory. Given: {question.batch:,}.")
+    point = arrangement.point(question.batch, question.token_budget)
+    if point is None:
+        begun = question.batch * arrangement.accepted * question.new_tokens / question.output_tokens
+        raise ConfigError(
+            f"Prefill must keep up with decode: {question.batch:,} sequences need {begun:,.0f} tokens of "
+            f"prompts a step. Given: a token budget of {question.token_budget:,}. Raise it or lower the "
+            "batch."
+        )
+    return point
+
+
+def _filled(
+    name: str, arrangement: Arrangement, question: ServeQuestion, point: ServePoint, found: SearchResult
+) -> ServePlan:
+    sheet = Worksheet()
+    derive_plan(sheet, arrangement, question, point)
+    budget = point.token_budget_tokens
+    most = largest_batch(arrangement, question, budget)
+    return ServePlan(
+        question=question,
+        model=name,
+        hardware=arrangement.hardware.name,
+        point=point,
+        prefill_seconds=arrangement.prefill_seconds(budget),
+        prefill_steps=int(sheet["prefill.steps"]),
+        decode_parts=arrangement.cost.breakdown(arrangement.decode_work(point.batch)),
+        draft_seconds=arrangement.draft_seconds(point.batch),
+        prefill_parts=arrangement.cost.breakdown(arrangement.prefill_work(prefill_chunk(question, point))),
+        by_context=_over(arrangement, [point.batch], _contexts(arrangement.shape.max_position)),
+        by_batch=_over(arrangement, _batches(max(most, point.batch)), [arrangement.mean_context]),
+        memory=free_of(arrangement, question, budget, point.batch),
+        request=request_memory(arrangement, question),
+        largest_batch=most,
+        costs=_costs(sheet, question),
+        drafts=_designs(arrangement, question, point),
+        search=found,
+        notes=_notes(question, point),
+        derivations=sheet.derivations,
+    )
+
+
+def _over(arrangement: Arrangement, batches: list[int], contexts: list[int]) -> tuple[StepBreakdown, ...]:
+    return tuple(
+        StepBreakdown(
+            batch=batch,
+            context_tokens=context,
+            parts=arrangement.cost.breakdown(arrangement.decode_work(batch, context)),
+        )
+        for batch in batches
+        for context in contexts
+    )
+
+
+def _contexts(most: int) -> list[int]:
+    """Powers of four from 1,024, and the longest."""
+    return sorted({min(most, 1 << n) for n in range(10, 21, 2)} | {most})
+
+
+def _batches(most: int) -> list[int]:
+    """Powers of two, and the largest."""
+    return sorted({1 << n for n in range(most.bit_length())} | {most})
+
+
+def _costs(sheet: Worksheet, question: ServeQuestion) -> Costs | None:
+    if question.price_per_hour is None:
+        return None
+    return Costs(**{name: float(sheet[name]) for name in Costs.__struct_fields__})
+
+
+def _designs(arrangement: Arrangement, question: ServeQuestion, point: ServePoint) -> tuple[DraftDesign, ...]:
+    """The chosen arrangement with each way to take back drafts."""
+    spec = question.speculation
+    if spec is None or not arrangement.shape.recurrent_layers:
+        return ()
+    designs = []
+    for states in DRAFT_STATES:
+        asked = msgspec.structs.replace(question, speculation=msgspec.structs.replace(spec, states=states))
+        other = Arrangement(arrangement.shape, arrangement.hardware, arrangement.sizes, asked)
+        at = other.point(point.batch, point.token_budget_tokens)
+        designs.append(
+            DraftDesign(
+                states=states,
+                bytes=other.states,
+                step_extra_seconds=other.draft_seconds(point.batch) - other.draft_model_seconds(point.batch),
+                largest_batch=largest_batch(other, asked, point.token_budget_tokens),
+                tpot_seconds=at.tpot_seconds if at else None,
+            )
+        )
+    return tuple(designs)
+
+
+def _notes(question: ServeQuestion, point: ServePoint) -> tuple[str, ...]:
+    notes = [_ROOFLINE, _MIXING, _MEMORY]
+    if question.speculation is not None:
+        notes.append("The draft model's work on prompts is not counted.")
+    limits = (
+        ("TTFT", question.ttft_limit_seconds, point.ttft_seconds),
+        ("TPOT", question.tpot_limit_seconds, point.tpot_seconds),
+    )
+    notes += [
+        f"{name} is {value:.3g} s, above the limit of {limit:g} s."
+        for name, limit, value in limits
+        if limit is not None and value > limit
+    ]
+    return tuple(notes)
+
+
+_ROOFLINE = (
+    "Times are rooflines with the efficiencies of the hardware's description; docs/cost-model.md says how "
+    "far they are from published speeds."
+)
+_MIXING = (
+    "Prefill and decode share the GPUs; all groups of ranks take a chunk of prompts in the same steps. "
+    "Prompts arrive at random; TTFT is a mean, waiting included."
+)
+_MEMORY = "Memory is given to each request for its whole length. Cached prefixes need memory of their own."

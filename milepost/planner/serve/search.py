@@ -1,0 +1,245 @@
+"""The best arrangement of GPUs under limits: every division of a replica, each with its largest batch.
+
+A search walks TP, DP, EP and CP that divide a replica and token budgets. In each, the time for a token, the
+time to the first one and the memory all grow with the batch, so the largest batch under the limits is found
+by halving. Points between 1 and the largest that fits make the Pareto front of tokens/s/GPU against
+tokens/s/user.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import msgspec
+
+from milepost.planner.serve.question import ServeQuestion
+from milepost.planner.serve.request_memory import largest_batch
+from milepost.planner.serve.steady import Arrangement, ServePoint
+from milepost.shapes.shape import ModelShape
+from milepost.sim.cost.hardware import Hardware
+from milepost.sim.cost.part_work import RankSizes
+
+__all__ = [
+    "DEFAULT_BUDGET",
+    "Refusals",
+    "SearchResult",
+    "best_of",
+    "divisions",
+    "keeps_limits",
+    "largest_under_limits",
+    "pareto_front",
+    "replica_sizes",
+    "search",
+]
+
+DEFAULT_BUDGET = 8192
+BUDGETS = (256, 512, 1024, 2048, 4096, 8192, 16384)
+"""Token budgets that a search tries."""
+MOST_CONTEXT_RANKS = 16
+_GRID = 1.35
+"""From one batch of the front to the next."""
+
+
+class Refusals(msgspec.Struct, frozen=True, kw_only=True):
+    """Why divisions and token budgets were left out.
+
+    Attributes:
+        considered: all of them.
+        memory: those where not one request fits.
+        prefill: those where prefill can't keep up with even one decoding sequence.
+        tpot: those that fit and are too slow a token even alone.
+        ttft: those whose first token comes too late even alone.
+        accepted: the rest.
+    """
+
+    considered: int = 0
+    memory: int = 0
+    prefill: int = 0
+    tpot: int = 0
+    ttft: int = 0
+    accepted: int = 0
+
+
+class SearchResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What a search found.
+
+    Attributes:
+        best: most tokens/s/GPU under the limits; None where nothing keeps them.
+        front: non-dominated points of tokens/s/GPU and tokens/s/user that fit, slowest user first.
+        fastest_token: of all that fit, the one with the least time a token.
+        fastest_first_token: the one with the least time to the first token.
+        refusals: in counts.
+    """
+
+    best: ServePoint | None
+    front: tuple[ServePoint, ...]
+    fastest_token: ServePoint | None
+    fastest_first_token: ServePoint | None
+    refusals: Refusals
+
+
+def keeps_limits(question: ServeQuestion, point: ServePoint) -> bool:
+    """Whether a point keeps both limits."""
+    ttft, tpot = question.ttft_limit_seconds, question.tpot_limit_seconds
+    return (ttft is None or point.ttft_seconds <= ttft) and (tpot is None or point.tpot_seconds <= tpot)
+
+
+def largest_under_limits(
+    arrangement: Arrangement, question: ServeQuestion, budget: int, most: int
+) -> ServePoint | None:
+    """The point of the largest batch, at most `most`, that keeps the limits; None where 1 does not."""
+
+    def good(batch: int) -> ServePoint | None:
+        point = arrangement.point(batch, budget)
+        return point if point is not None and keeps_limits(question, point) else None
+
+    return _last(good, most)
+
+
+def _last(good: Callable[[int], ServePoint | None], most: int) -> ServePoint | None:
+    """By halving: `good` holds up to some batch and not beyond it."""
+    if most < 1 or (found := good(1)) is None:
+        return None
+    low, high = 1, most
+    while low < high:
+        middle = (low + high + 1) // 2
+        point = good(middle)
+        if point is None:
+            high = middle - 1
+        else:
+            low, found = middle, point
+    return found
+
+
+def replica_sizes(fewest: int, most: int) -> tuple[int, ...]:
+    """Devices of a replica that a search tries: those that divide a deployment of `fewest` to `most`.
+
+    A range stands for its two ends and the powers of two between them.
+    """
+    counts = {fewest, most} | {1 << n for n in range(most.bit_length()) if fewest <= 1 << n <= most}
+    return tuple(sorted({size for count in counts for size in range(1, count + 1) if count % size == 0}))
+
+
+def divisions(shape: ModelShape, ranks: int, itemsizes: tuple[int, int]) -> Iterator[RankSizes]:
+    """Every way to divide a model among `ranks` devices.
+
+    Args:
+        shape: the model.
+        ranks: devices of the replica.
+        itemsizes: bytes of an element of KV and of a state.
+    """
+    heads = [layer.heads for layer in (shape.recurrent, shape.attention) if layer is not None]
+    for tensor in _divisors(ranks):
+        if any(count % tensor for count in heads):
+            continue
+        for experts in _expert_ranks(shape, tensor, ranks):
+            for context in _context_ranks(shape, tensor):
+                yield RankSizes(
+                    tensor_parallel=tensor,
+                    data_parallel=ranks // tensor,
+                    expert_parallel=experts,
+                    context_parallel=context,
+                    kv_itemsize=itemsizes[0],
+                    state_itemsize=itemsizes[1],
+                )
+
+
+def _expert_ranks(shape: ModelShape, tensor: int, ranks: int) -> list[int]:
+    if shape.experts is None:
+        return [0]
+    most = shape.experts.num_experts
+    found = [count for count in _divisors(ranks) if count % tensor == 0 and count <= most]
+    return found or [0]
+
+
+def _context_ranks(shape: ModelShape, tensor: int) -> list[int]:
+    if not shape.attention_layers:
+        return [1]
+    return [count for count in _divisors(tensor) if count <= MOST_CONTEXT_RANKS]
+
+
+def _divisors(number: int) -> list[int]:
+    return [n for n in range(1, number + 1) if number % n == 0]
+
+
+def search(
+    shape: ModelShape, hardware: Hardware, question: ServeQuestion, candidates: Sequence[RankSizes]
+) -> SearchResult:
+    """Try every division with every token budget.
+
+    Args:
+        shape: the model.
+        hardware: the devices.
+        question: requests and limits.
+        candidates: the divisions; see `divisions`.
+    """
+    budgets = (question.token_budget,) if question.token_budget else BUDGETS
+    counts = dict.fromkeys(Refusals.__struct_fields__, 0)
+    points: list[ServePoint] = []
+    largest: list[ServePoint] = []
+    for sizes in candidates:
+        arrangement = Arrangement(shape, hardware, sizes, question)
+        for budget in budgets:
+            counts["considered"] += 1
+            most = largest_batch(arrangement, question, budget)
+            found = _points(arrangement, budget, most)
+            points += found
+            counts[_verdict(question, most, found)] += 1
+            if (best := largest_under_limits(arrangement, question, budget, most)) is not None:
+                largest.append(best)
+    allowed = [point for point in points if keeps_limits(question, point)] + largest
+    return SearchResult(
+        best=best_of(allowed),
+        front=pareto_front(points + largest),
+        fastest_token=min(points, key=lambda point: point.tpot_seconds, default=None),
+        fastest_first_token=min(points, key=lambda point: point.ttft_seconds, default=None),
+        refusals=Refusals(**counts),
+    )
+
+
+def _points(arrangement: Arrangement, budget: int, most: int) -> list[ServePoint]:
+    """The steady states of batches from 1 to `most`, some third apart, as far as prefill keeps up."""
+    found = []
+    batch = 1
+    while batch <= most:
+        point = arrangement.point(batch, budget)
+        if point is None:
+            break
+        found.append(point)
+        batch = max(batch + 1, int(batch * _GRID))
+    return found
+
+
+def _verdict(question: ServeQuestion, most: int, found: list[ServePoint]) -> str:
+    if most < 1:
+        return "memory"
+    if not found:
+        return "prefill"
+    alone = found[0]
+    if question.tpot_limit_seconds is not None and alone.tpot_seconds > question.tpot_limit_seconds:
+        return "tpot"
+    if question.ttft_limit_seconds is not None and alone.ttft_seconds > question.ttft_limit_seconds:
+        return "ttft"
+    return "accepted"
+
+
+def best_of(points: Sequence[ServePoint]) -> ServePoint | None:
+    """Most tokens/s/GPU; of equals the fewest devices, then the faster token."""
+    return max(
+        points,
+        key=lambda point: (point.tokens_per_second_per_gpu, -point.gpus, point.tokens_per_second_per_user),
+        default=None,
+    )
+
+
+def pareto_front(points: Sequence[ServePoint]) -> tuple[ServePoint, ...]:
+    """The points that none other beats in both speeds, slowest user first."""
+    ordered = sorted(
+        points,
+        key=lambda point: (-point.tokens_per_second_per_user, -point.tokens_per_second_per_gpu, point.gpus),
+    )
+    front: list[ServePoint] = []
+    for point in ordered:
+        if not front or point.tokens_per_second_per_gpu > front[-1].tokens_per_second_per_gpu:
+            front.append(point)
+    return tuple(reversed(front))
