@@ -27,6 +27,7 @@ __all__ = ["Counts", "best_counts", "colocated_requests", "utilization_within", 
 MOST_OF_A_SIDE = 16
 """Instances of a side, at most, where a ratio alone is asked."""
 _ROUGHLY = 0.03
+_FULL = 1e-9
 
 
 class Counts(NamedTuple):
@@ -39,7 +40,7 @@ class Counts(NamedTuple):
 
 def wait_seconds(utilization: float, groups: int, residual_seconds: float) -> float:
     """Mean wait for one of the groups of an instance whose time is taken to that share; infinite at 1."""
-    if utilization >= 1.0:
+    if utilization >= 1.0 - _FULL:
         return math.inf
     power = math.sqrt(2.0 * (groups + 1)) - 1.0
     return math.pow(utilization, power) / (groups * (1.0 - utilization)) * residual_seconds

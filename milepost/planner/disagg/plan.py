@@ -162,7 +162,9 @@ class Balance(msgspec.Struct, frozen=True, kw_only=True):
         prefill_utilization: share of the prefill instances' time.
         wait_seconds: mean, before prefill; infinite without any room.
         ttft_seconds: of the request at the percentile: wait, prefill and exposed transfer.
+        ttft_percentile: of the requests by uncached tokens, whose TTFT it is.
         sent_bytes_per_second: between the sides.
+        fits_link: whether the link between them suffices for that; true without a limit.
         sent_bytes_per_second_per_prefill_instance: from each.
         cost_per_million_output_tokens: in the currency of the prices; 0 without prices.
         bound: what keeps it from more.
@@ -182,7 +184,9 @@ class Balance(msgspec.Struct, frozen=True, kw_only=True):
     prefill_utilization: float
     wait_seconds: float
     ttft_seconds: float
+    ttft_percentile: float
     sent_bytes_per_second: float
+    fits_link: bool
     sent_bytes_per_second_per_prefill_instance: float
     cost_per_million_output_tokens: float
     bound: str
@@ -238,8 +242,9 @@ class RemoteRule(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         batch: others that run beside it.
-        threshold_tokens: uncached tokens from which on waiting of all is less when prefill is remote; 0 if
-            it is for every request, None if it is for none up to `longest_tokens`.
+        own_threshold_tokens: uncached tokens from which on the request itself has its first token sooner when
+            prefill is remote; None if it has for none up to `longest_tokens`.
+        threshold_tokens: the same of the waiting of all, the others beside it, too.
         longest_tokens: that were looked at.
         local_seconds: at the threshold, from arrival to the first token.
         local_delay_seconds: by which each of the others is late then.
@@ -251,6 +256,7 @@ class RemoteRule(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     batch: int
+    own_threshold_tokens: int | None
     threshold_tokens: int | None
     longest_tokens: int
     local_seconds: float

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import msgspec
 
-from milepost.planner.disagg.balancing import balance_of, choice_rows, colocated_of, spot_of
+from milepost.planner.disagg.balancing import balance_of, colocated_of
+from milepost.planner.disagg.choices import choice_rows
 from milepost.planner.disagg.instances import Instance
 from milepost.planner.disagg.lengths import Mix, mix_of, parse_lengths
-from milepost.planner.disagg.plan import DisaggPlan, MixFacts, SideFacts
+from milepost.planner.disagg.losses import note_losses, spot_of, with_losses
+from milepost.planner.disagg.plan import Balance, DisaggPlan, MixFacts, SideFacts
 from milepost.planner.disagg.question import DisaggQuestion, check_question
 from milepost.planner.disagg.rates import DecodeRate, PrefillRate
 from milepost.planner.disagg.routing import fleet_of, remote_rule
@@ -46,8 +48,10 @@ def plan_disagg(question: DisaggQuestion) -> DisaggPlan:
     note_prefill(sheet, prefill, ask)
     note_decode(sheet, decode, sides, ask)
     rows = transfers(sheet, sides, prefill.instance, ask)
-    balance = balance_of(sheet, prefill, decode, ask)
-    spot = spot_of(sheet, prefill, mix, ask)
+    counted, loss = with_losses(prefill, mix, ask)
+    note_losses(sheet, counted, loss, ask)
+    balance = balance_of(sheet, counted, decode, ask)
+    spot = spot_of(sheet, loss, balance)
     remote = remote_rule(sheet, sides, prefill, decode, mix, balance, ask)
     fleet = fleet_of(sheet, sides, prefill, decode, mix, ask)
     return DisaggPlan(
@@ -66,7 +70,7 @@ def plan_disagg(question: DisaggQuestion) -> DisaggPlan:
         spot=spot,
         fleet=fleet,
         derivations=sheet.derivations,
-        notes=_notes(ask, mix, prefill, decode),
+        notes=_notes(ask, mix, prefill, decode, balance),
     )
 
 
@@ -78,7 +82,7 @@ def read_mix(ask: DisaggQuestion, sides: Sides) -> Mix:
         InputError: a trace that does not tell what is needed.
     """
     if ask.trace is not None:
-        return trace_mix(ask.trace, ask)
+        return trace_mix(ask.trace, ask, sides.shape.max_position)
     prompts, outputs = parse_lengths("--lengths", ask.lengths), parse_lengths("--outputs", ask.outputs)
     longest = sides.shape.max_position
     given = prompts.points()
@@ -118,7 +122,9 @@ def _facts(mix: Mix, sheet: Worksheet) -> MixFacts:
     )
 
 
-def _notes(ask: DisaggQuestion, mix: Mix, prefill: PrefillRate, decode: DecodeRate) -> tuple[str, ...]:
+def _notes(
+    ask: DisaggQuestion, mix: Mix, prefill: PrefillRate, decode: DecodeRate, balance: Balance
+) -> tuple[str, ...]:
     notes = [
         f"Requests: {mix.source}.",
         *mix.notes,
@@ -127,6 +133,12 @@ def _notes(ask: DisaggQuestion, mix: Mix, prefill: PrefillRate, decode: DecodeRa
         "Waits for prefill are means, of Poisson arrivals at each instance, first come, first served.",
         "Times are the roofline's: no imbalance between experts or ranks, no overlap of parts.",
     ]
+    if not balance.fits_link:
+        notes.append(
+            f"What every request sends does not fit the link: {balance.sent_bytes_per_second / 1e9:,.2f} of "
+            f"{ask.link_bytes_per_second / 1e9:,.2f} GB/s. Only prompts above the link's threshold may be "
+            "sent; --fleet divides the machines for that."
+        )
     if prefill.bound == "network":
         notes.append("The network keeps prefill instances idle: they can't send what they could compute.")
     if decode.bound == "memory":

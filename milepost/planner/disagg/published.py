@@ -10,15 +10,37 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["AICONFIGURATOR_TOKENS", "EXPORTS", "PRFAAS", "Prfaas", "PublishedKv"]
+__all__ = ["AICONFIGURATOR", "EXPORTS", "PRFAAS", "Aiconfigurator", "Prfaas", "PublishedKv"]
 
 _K = 1024
 _GBPS = 1e9
 _MIB = 1 << 20
 
-AICONFIGURATOR_TOKENS = 259.0
-"""Tokens a second of a GPU: Kimi K3 on 32 GB300, 8k in and 1k out, TPOT at most 50 ms, two prefill workers of
-8 and one decode worker of 16 (aiconfigurator 0.12.0)."""
+
+class Aiconfigurator(msgspec.Struct, frozen=True, kw_only=True):
+    """Its best disaggregated answer for Kimi K3 on 32 GB300: 8,192 tokens in, 1,024 out, TPOT at most 50 ms.
+
+    aiconfigurator 0.12.0 with its sglang 0.5.14 data (``best_config_topn.csv`` of a run; bf16 KV, TTFT below
+    5 s): two prefill workers of TP2 x DP4 and one decode worker of TP2 x DP8.
+
+    Attributes:
+        tokens_per_second_per_device: of all 32.
+        requests_per_second: of the whole; 0.92 of the decode worker's.
+        prefill_requests_per_second: of one worker.
+        decode_requests_per_second: of one worker.
+        decode_batch_per_group: requests that a group of two runs at once.
+        tpot_seconds: with that batch.
+    """
+
+    tokens_per_second_per_device: float = 259.043
+    requests_per_second: float = 8.095
+    prefill_requests_per_second: float = 5.211
+    decode_requests_per_second: float = 8.799
+    decode_batch_per_group: int = 56
+    tpot_seconds: float = 0.049773
+
+
+AICONFIGURATOR = Aiconfigurator()
 
 
 class PublishedKv(msgspec.Struct, frozen=True, kw_only=True):

@@ -142,6 +142,8 @@ def _check_counts(ask: DisaggQuestion) -> None:
             )
     if ask.simulated_bytes and ask.trace is None:
         raise ConfigError("--simulate replays a trace for its hits. Give --trace as well.")
+    if ask.simulated_bytes and ask.hit_rate:
+        raise ConfigError("--simulate and --hit-rate both say what is cached. Give one of them.")
 
 
 def _range(name: str, value: float, least: float, most: float, what: str) -> None:

@@ -80,8 +80,8 @@ def _transfers(plan: DisaggPlan) -> Section:
     lead = (
         f"State and KV of one request, at {bandwidth(plan.network_bytes_per_second)} from a prefill instance "
         f"({_arrangement(plan.prefill.tensor_parallel, plan.prefill.data_parallel)}). Exports: what an "
-        "instance sends that never rests. Exposed: what a request waits for of its transfer when it leaves after "
-        "prefill, chunk by chunk, or layer by layer."
+        "instance sends that never rests. Exposed: what a request waits for of its transfer when it leaves "
+        "after prefill, chunk by chunk, or layer by layer."
     )
     note = ""
     if not all(one.fits_model for one in plan.transfers):
@@ -149,7 +149,7 @@ def _balance(plan: DisaggPlan) -> Section:
         ("decode batch of a group", f"{balance.batch_per_group:,}"),
         ("TPOT", seconds(balance.tpot_seconds)),
         ("prefill instances are busy", f"{balance.prefill_utilization:.0%}"),
-        ("TTFT at the percentile, mean wait", _ttft(balance.ttft_seconds)),
+        (f"TTFT at p{balance.ttft_percentile:g}, with the mean wait", _ttft(balance.ttft_seconds)),
         (
             "sent a second, each prefill instance",
             bandwidth(balance.sent_bytes_per_second_per_prefill_instance),
@@ -205,12 +205,12 @@ def _choices(plan: DisaggPlan) -> Section:
 
 def _remote(plan: DisaggPlan) -> Section:
     rule = plan.remote
-    if rule.threshold_tokens is None:
-        said = f"never, up to {rule.longest_tokens:,} uncached tokens"
-    else:
-        said = f"from {rule.threshold_tokens:,} uncached tokens on, {rule.remote_share:.0%} of the requests"
+    said = _from(rule.threshold_tokens, rule.longest_tokens)
+    if rule.threshold_tokens is not None:
+        said += f", {rule.remote_share:.0%} of the requests"
     rows = [
-        ("prefilled remotely", said),
+        ("sooner for the request itself", _from(rule.own_threshold_tokens, rule.longest_tokens)),
+        ("less waiting of all", said),
         ("there: first token, prefilled here", seconds(rule.local_seconds)),
         (f"there: delay of each of {rule.batch:,} others", seconds(rule.local_delay_seconds)),
         ("there: queue, prefill, exposed transfer", seconds(rule.remote_seconds)),
@@ -224,10 +224,16 @@ def _remote(plan: DisaggPlan) -> Section:
         )
     lead = (
         "Prefilled within the decode steps of its own instance, a request makes the others wait; elsewhere "
-        "it waits for queue, prefill and transfer itself. At the threshold all of them together wait alike."
+        "it waits for queue, prefill and transfer itself. There: at the threshold at which all wait alike."
     )
     table = Table(columns=_columns(("figure", "value"), 2), rows=tuple(rows))
     return Section(title="When to prefill remotely", lead=lead, tables=(table,))
+
+
+def _from(threshold: int | None, longest: int) -> str:
+    return (
+        f"from {threshold:,} uncached tokens on" if threshold else f"never, up to {longest:,} uncached tokens"
+    )
 
 
 def _spot(plan: DisaggPlan) -> Section:
@@ -358,6 +364,6 @@ def _published(plan: DisaggPlan) -> Table:
         title="KV throughput of 8 H200 at 32k, published (arXiv:2604.15039, table 3) and by our roofline",
         columns=_columns(names),
         rows=rows,
-        note="TP8; all lengths are in --json. Published prefill is what our bytes and the published throughput come to. Nothing is fitted: "
-        "the published engine's overhead on short prompts is not in a roofline.",
+        note="TP8; other lengths are in --json. Published prefill is what our bytes and the published "
+        "throughput come to. Nothing is fitted, and the engine's overhead is not in a roofline.",
     )

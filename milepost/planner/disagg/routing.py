@@ -51,12 +51,16 @@ def remote_rule(
         alone = prefill.instance.prefill_seconds(uncached, cached)
         return _Waits(mixed, mixed - steps * step, queue + alone + sent[ask.streaming])
 
-    def better(uncached: int) -> bool:
+    def better_for_all(uncached: int) -> bool:
         one = waits(uncached)
         return one.remote <= one.local + batch * one.delay
 
+    def better_for_itself(uncached: int) -> bool:
+        one = waits(uncached)
+        return one.remote <= one.local
+
     longest = max(1, sides.shape.max_position - cached)
-    threshold = crossing(better, longest)
+    threshold = crossing(better_for_all, longest)
     at = waits(threshold or longest)
     sheet.given(
         "remote.queue_seconds",
@@ -85,6 +89,7 @@ def remote_rule(
     link, link_share = _link_threshold(sides, prefill, decode, mix, ask)
     return RemoteRule(
         batch=batch,
+        own_threshold_tokens=crossing(better_for_itself, longest),
         threshold_tokens=threshold,
         longest_tokens=longest,
         local_seconds=at.local,

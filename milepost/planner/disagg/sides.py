@@ -58,7 +58,10 @@ def read_sides(ask: DisaggQuestion) -> Sides:
         prefill = msgspec.structs.replace(
             deployment, tensor_parallel=ask.prefill_tensor_parallel, context_parallel=1
         )
-        check_ranks(shape, prefill)
+        try:
+            check_ranks(shape, prefill)
+        except ConfigError as error:
+            raise ConfigError(f"On the prefill side, {error}") from None
     decode_hardware = find_hardware(deployment.hardware or default_hardware(shape))
     return Sides(
         model=name,

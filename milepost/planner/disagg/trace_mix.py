@@ -24,8 +24,13 @@ class _Row(NamedTuple):
     output: int
 
 
-def trace_mix(path: Path, ask: DisaggQuestion) -> Mix:
+def trace_mix(path: Path, ask: DisaggQuestion, longest: int) -> Mix:
     """Lengths of a trace, and what its prefill side has cached.
+
+    Args:
+        path: of the trace.
+        ask: the question, with the hits or how they are simulated.
+        longest: prompt that the model reads; longer ones count as that.
 
     Raises:
         TraceError: it can't be read or holds no request.
@@ -48,7 +53,13 @@ def trace_mix(path: Path, ask: DisaggQuestion) -> Mix:
             for one in trace.requests
         ]
         how = f"hits: {ask.hit_rate:.1%} of each prompt, as given" if ask.hit_rate else "no hits"
-    return _mix(rows, f"{trace.name}, {len(rows):,} requests; {how}", trace.notes)
+    notes = list(trace.notes)
+    if over := sum(row.prompt > longest for row in rows):
+        notes.append(f"Prompts longer than the model reads: {over:,}. Each counts as {longest:,} tokens.")
+        rows = [_Row(min(row.prompt, longest), min(row.cached, longest - 1), row.output) for row in rows]
+    if trace.seconds > 0:
+        notes.append(f"The trace has {len(trace.requests) / trace.seconds:.3g} requests a second.")
+    return _mix(rows, f"{trace.name}, {len(rows):,} requests; {how}", notes)
 
 
 def _check_outputs(trace: Trace) -> None:
