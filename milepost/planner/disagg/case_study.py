@@ -83,7 +83,7 @@ def prfaas_case(points: int = 10 * POINTS) -> PrfaasCase:
 
 
 def _between(x: float, xs: Sequence[float], ys: Sequence[float]) -> float:
-    """Linear between the points, and beyond them along the last piece, but never below a tenth of the first."""
+    """Linear between the points and along the last piece beyond; never below a tenth of the first."""
     place = min(max(bisect_right(xs, x) - 1, 0), len(xs) - 2)
     slope = (ys[place + 1] - ys[place]) / (xs[place + 1] - xs[place])
     return max(0.1 * ys[0], ys[place] + (x - xs[place]) * slope)

@@ -12,7 +12,7 @@ from milepost.planner.disagg.question import DisaggQuestion
 from milepost.planner.disagg.rates import DecodeRate, prefill_rate
 from milepost.planner.disagg.sides import Looked, Sides, prefill_instances
 
-__all__ = ["choice_rows"]
+__all__ = ["best_choice", "choice_rows"]
 
 _HOUR = 3600.0
 _MILLION = 1e6
@@ -35,6 +35,20 @@ def choice_rows(
         every += [(Looked(prefill_rate(one, sides.sizes, mix, ask), ""), ask.decode_price) for one in same]
     measure = _device_seconds(every, sides)
     return tuple(_choice(one, price, decode, mix, ask, measure) for one, price in every)
+
+
+def best_choice(choices: Sequence[PrefillChoice]) -> int | None:
+    """The place of the one that costs least, or without prices that serves most a device; None for none."""
+    usable = [place for place, one in enumerate(choices) if not one.refused]
+    if not usable:
+        return None
+    return min(
+        usable,
+        key=lambda place: (
+            choices[place].cost_per_million_output_tokens,
+            -choices[place].output_tokens_per_second_per_device,
+        ),
+    )
 
 
 def _device_seconds(every: Sequence[tuple[Looked, float]], sides: Sides) -> float:

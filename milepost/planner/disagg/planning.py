@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from milepost.planner.disagg.balancing import balance_of, colocated_of
-from milepost.planner.disagg.choices import choice_rows
+from milepost.planner.disagg.choices import best_choice, choice_rows
 from milepost.planner.disagg.instances import Instance
 from milepost.planner.disagg.lengths import Mix, mix_of, parse_lengths
 from milepost.planner.disagg.losses import note_losses, spot_of, with_losses
-from milepost.planner.disagg.plan import Balance, DisaggPlan, MixFacts, SideFacts
+from milepost.planner.disagg.plan import Balance, DisaggPlan, MixFacts, PrefillChoice, SideFacts
 from milepost.planner.disagg.question import DisaggQuestion, check_question
 from milepost.planner.disagg.rates import DecodeRate, PrefillRate
 from milepost.planner.disagg.routing import fleet_of, remote_rule
@@ -54,6 +56,7 @@ def plan_disagg(question: DisaggQuestion) -> DisaggPlan:
     spot = spot_of(sheet, loss, balance)
     remote = remote_rule(sheet, sides, prefill, decode, mix, balance, ask)
     fleet = fleet_of(sheet, sides, prefill, decode, mix, ask)
+    choices = choice_rows(ask, sides, mix, looked, decode)
     return DisaggPlan(
         model=sides.model,
         prefill=_side(prefill.instance, ask.prefill_price),
@@ -65,12 +68,15 @@ def plan_disagg(question: DisaggQuestion) -> DisaggPlan:
         published=published_exports(),
         balance=balance,
         colocated=colocated_of(sheet, decode, mix, ask),
-        choices=choice_rows(ask, sides, mix, looked, decode),
+        choices=choices,
         remote=remote,
         spot=spot,
         fleet=fleet,
         derivations=sheet.derivations,
-        notes=_notes(ask, mix, prefill, decode, balance),
+        notes=(
+            *_notes(ask, mix, prefill, decode, balance),
+            *_better_hardware(sides, choices),
+        ),
     )
 
 
@@ -139,6 +145,10 @@ def _notes(
             f"{ask.link_bytes_per_second / 1e9:,.2f} GB/s. Only prompts above the link's threshold may be "
             "sent; --fleet divides the machines for that."
         )
+    if not ask.ttft_limit_seconds:
+        notes.append(
+            "Without --ttft-limit the prefill instance is the one that takes most requests a device."
+        )
     if prefill.bound == "network":
         notes.append("The network keeps prefill instances idle: they can't send what they could compute.")
     if decode.bound == "memory":
@@ -148,3 +158,19 @@ def _notes(
             "Cached tokens are a share of every prompt alike; a trace would tell which prompts share."
         )
     return tuple(notes)
+
+
+def _better_hardware(sides: Sides, choices: Sequence[PrefillChoice]) -> tuple[str, ...]:
+    """What to know where the decode side's hardware would prefill better than what was named for it."""
+    place = best_choice(choices)
+    if place is None or choices[place].hardware == sides.prefill_hardware.name:
+        return ()
+    best = choices[place]
+    own = [one for one in choices if one.hardware == sides.prefill_hardware.name]
+    if best.cost_per_million_output_tokens:
+        least = min(one.cost_per_million_output_tokens for one in own if not one.refused)
+        how = f"{best.cost_per_million_output_tokens:,.2f} instead of {least:,.2f} a million output tokens"
+    else:
+        most = max(one.output_tokens_per_second_per_device for one in own)
+        how = f"{best.output_tokens_per_second_per_device:,.1f} instead of {most:,.1f} tokens/s a device"
+    return (f"Prefill on {best.hardware}, as decode, would do better: {how}.",)

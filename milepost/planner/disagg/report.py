@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from milepost.planner.disagg.choices import best_choice
 from milepost.planner.disagg.figures import bandwidth, gigabytes, money, rate, seconds, tokens
 from milepost.planner.disagg.offload import Fleet
 from milepost.planner.disagg.plan import DisaggPlan, FleetPlan
@@ -180,12 +181,9 @@ def _choices(plan: DisaggPlan) -> Section:
     names = ["hardware", "ranks", "devices", "prefill", "requests/s a device", "tokens/s a device"]
     if priced:
         names += ["a million tokens", "even price"]
-    rows, best = [], None
-    for place, one in enumerate(plan.choices):
+    rows = []
+    for one in plan.choices:
         ranks = _arrangement(one.tensor_parallel, one.data_parallel)
-        chosen = (plan.prefill.hardware, plan.prefill.tensor_parallel, plan.prefill.data_parallel)
-        if (one.hardware, one.tensor_parallel, one.data_parallel) == chosen and best is None:
-            best = place
         row = [one.hardware, ranks, f"{one.devices}", seconds(one.prefill_seconds)]
         row.append(one.refused or f"{one.requests_per_second_per_device:.3f}")
         row.append("-" if one.refused else f"{one.output_tokens_per_second_per_device:,.1f}")
@@ -196,7 +194,9 @@ def _choices(plan: DisaggPlan) -> Section:
     note = "Tokens a second of all devices of both sides, balanced exactly."
     if priced:
         note += " Even price: of a device-hour, at which prefill costs what it does on the decode side's."
-    table = Table(columns=_columns(tuple(names), 2), rows=tuple(rows), note=note, best=best)
+    table = Table(
+        columns=_columns(tuple(names), 2), rows=tuple(rows), note=note, best=best_choice(plan.choices)
+    )
     return Section(title="Prefill instances that were looked at", tables=(table,))
 
 
