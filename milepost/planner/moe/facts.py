@@ -92,7 +92,7 @@ def _note_hardware(sheet: Worksheet, hardware: Hardware, question: MoeQuestion) 
 
 
 def _note_rates(sheet: Worksheet, experts: ExpertsShape, hardware: Hardware) -> None:
-    peak, dtype = expert_peak(experts, hardware)
+    peak, dtype = _expert_peak(experts, hardware)
     sheet.given("device.expert_peak", peak, "FLOP/s", f"hardware {hardware.name}: {dtype}", "for experts")
     assumed = "share of the peak that is reached: an assumption"
     for entry, formula, unit in (
@@ -105,7 +105,7 @@ def _note_rates(sheet: Worksheet, experts: ExpertsShape, hardware: Hardware) -> 
         sheet.derive(entry, formula, unit, meaning=assumed)
 
 
-def expert_peak(experts: ExpertsShape, hardware: Hardware) -> tuple[float, str]:
+def _expert_peak(experts: ExpertsShape, hardware: Hardware) -> tuple[float, str]:
     """FLOP/s at which experts run, and the dtype.
 
     Packed experts (below a byte a parameter) run at the FP8 rate where there are FP4 units, for activations

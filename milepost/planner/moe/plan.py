@@ -133,14 +133,11 @@ def plan_moe(question: MoeQuestion) -> MoePlan:
     note_facts(sheet, name, shape, hardware, question)
     note_token_bytes(sheet)
     note_memory(sheet, shape, hardware, question, ranks)
-    shared_tokens = 1 < group == ranks
     note_rest_facts(sheet, name, experts, group)
     for phase, tokens in zip(PHASES, (question.decode_tokens, question.prefill_tokens), strict=True):
-        note_rest(sheet, experts, phase, tokens, f"--{phase}-tokens", shared_tokens=shared_tokens)
+        note_rest(sheet, experts, phase, tokens, f"--{phase}-tokens")
     draws = LoadDraws(loads, experts.top_k, question.redundant_per_rank, question.seed)
-    kind = StepKind(
-        by_rank=question.send == "ranks", shared_tokens=shared_tokens, load=loads.name, seed=question.seed
-    )
+    kind = StepKind(by_rank=question.send == "ranks", group=group, load=loads.name, seed=question.seed)
     degrees = tuple(note_degree(sheet, question, draws, degree, ranks, kind) for degree in numbers)
     tails = _tails(sheet, shape, group)
     return MoePlan(
@@ -173,7 +170,7 @@ def plan_moe(question: MoeQuestion) -> MoePlan:
         tails=tails,
         tail_ranges=_ranges(sheet, tails),
         derivations=sheet.derivations,
-        notes=_notes(question, hardware, loads, ranks, shared_tokens=shared_tokens),
+        notes=_notes(question, hardware, loads, ranks),
     )
 
 
@@ -248,8 +245,6 @@ def _notes(
     hardware: Hardware,
     loads: ExpertLoads,
     ranks: int,
-    *,
-    shared_tokens: bool,
 ) -> tuple[str, ...]:
     notes = [
         (
@@ -271,10 +266,10 @@ def _notes(
             f"Loads are those of {min(MOST_LAYERS, len(loads.layers))} layers, evenly spread over the "
             f"{len(loads.layers)} of the file; figures are their means."
         )
-    if shared_tokens:
+    if (group := question.deployment.tensor_parallel) > 1:
         notes.append(
-            "All ranks share every token (data_parallel 1), so nothing is dispatched: each rank computes its "
-            "own experts, and the tail adds the results up."
+            f"At EP {group} all ranks of a copy of the experts have the same tokens (tensor_parallel), "
+            "so nothing is dispatched: each computes its own experts, and the quickest tail adds results up."
         )
     if not question.sms and hardware.compute_units is None:
         notes.append(
