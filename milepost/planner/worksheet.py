@@ -146,27 +146,31 @@ def explain(derivations: Sequence[Derivation], name: str) -> str:
             f"--explain takes the name of a number of this plan. Given: {name!r:.100}.{nearest(name, known)} "
             "Use --explain list for all names."
         )
-    return _lines(list(_tree(known, name)))
+    return "\n".join(_tree(known, name))
 
 
-def _tree(known: Mapping[str, Derivation], name: str) -> Iterator[tuple[str, Derivation, str]]:
-    """Lines of (name behind its branch, number, what is to be said of it), each number's inputs once."""
+def _tree(known: Mapping[str, Derivation], name: str) -> Iterator[str]:
+    """Lines of the tree, each number's inputs once; columns are those of the inputs of one number.
+
+    Columns of the whole tree would stand too far to the right to be read.
+    """
     told: set[str] = set()
-    waiting = [(name, "", "")]  # a name, the branch before it, the branch before its inputs
+    # Inputs of one number: its branch, the names that are still to be told, and their columns.
+    waiting = [("", [name], _widths([known[name]]))]
     while waiting:
-        one, branch, below = waiting.pop()
-        entry = known[one]
-        again = one in told and bool(entry.inputs)
-        yield f"{branch}{one}", entry, "(above)" if again else _about(entry)
-        told.add(one)
-        if not again:
-            last = len(entry.inputs) - 1
-            waiting += [
-                (other, f"{below}└─ ", f"{below}   ")
-                if place == last
-                else (other, f"{below}├─ ", f"{below}│  ")
-                for place, other in reversed([*enumerate(entry.inputs)])
-            ]
+        branch, names, widths = waiting[-1]
+        if not names:
+            waiting.pop()
+            continue
+        entry = known[names.pop(0)]
+        again = entry.name in told and bool(entry.inputs)
+        told.add(entry.name)
+        root = len(waiting) == 1
+        turn = "" if root else "├─ " if names else "└─ "
+        yield branch + turn + _line(entry.name, entry, "(above)" if again else _about(entry), widths)
+        if entry.inputs and not again:
+            below = branch if root else branch + ("│  " if names else "   ")
+            waiting.append((below, [*entry.inputs], _widths([known[one] for one in entry.inputs])))
 
 
 def _about(entry: Derivation) -> str:
@@ -179,19 +183,23 @@ def _about(entry: Derivation) -> str:
 
 def listed(derivations: Sequence[Derivation]) -> str:
     """Every number, a line each: its name, its value with the unit, what it means."""
-    rows = [(entry.name, entry, entry.meaning) for entry in derivations]
-    return _lines(rows) if rows else ""
+    widths = _widths(derivations)
+    return "\n".join(_line(entry.name, entry, entry.meaning, widths) for entry in derivations)
 
 
-def _lines(rows: Sequence[tuple[str, Derivation, str]]) -> str:
-    """Columns of names, values, units and the rest."""
-    names = max(len(name) for name, _, _ in rows)
-    values = max(len(number_text(entry.value)) for _, entry, _ in rows)
-    units = max(len(entry.unit) for _, entry, _ in rows)
-    return "\n".join(
-        f"{name:<{names}}  {number_text(entry.value):>{values}} {entry.unit:<{units}}  {about}".rstrip()
-        for name, entry, about in rows
+def _widths(entries: Sequence[Derivation]) -> tuple[int, int, int]:
+    """Of the columns of names, values and units."""
+    return (
+        max((len(entry.name) for entry in entries), default=0),
+        max((len(number_text(entry.value)) for entry in entries), default=0),
+        max((len(entry.unit) for entry in entries), default=0),
     )
+
+
+def _line(name: str, entry: Derivation, about: str, widths: tuple[int, int, int]) -> str:
+    names, values, units = widths
+    line = f"{name:<{names}}  {number_text(entry.value):>{values}} {entry.unit:<{units}}  {about}"
+    return line.rstrip()
 
 
 def value_text(entry: Derivation) -> str:

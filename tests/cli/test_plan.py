@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,7 +22,7 @@ from tests.repository.paths import ROOT
 COMMANDS = plan.list_commands(click.Context(plan))
 UNITS = re.compile(
     r"(^|_)(bytes|tokens?|seconds|flops?|usd|watts|requests|states|slots|pages|devices|ranks|experts"
-    r"|share|ratio|rate|factor|speedup|saving|mean|percentile)(_|$)"
+    r"|share|ratio|rate|factor|load|speedup|saving|mean|percentile)(_|$)"
 )
 HEAVY = ("torch", "numba", "polars", "plotly", "pandas")
 
@@ -49,10 +50,18 @@ def test_tables_are_shown(name: str, capsys: pytest.CaptureFixture[str]) -> None
     assert not re.search(r"\b(nan|inf|None)\b", out), "what is not known has words"
 
 
-def test_help_has_examples_that_run(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_has_examples_that_parse(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     out = output_of(capsys, name, "--help")
     assert "What is deployed:" in out
-    assert f"milepost plan {name} " in out.partition("Examples:")[2]
+    text = out.partition("Examples:")[2].replace("\\\n", " ")
+    examples = [shlex.split(line, comments=True) for line in text.splitlines() if line.strip()]
+    assert len(examples) > 1
+    command = plan.get_command(click.Context(plan), name)
+    assert command is not None
+    for words in examples:
+        assert words[:3] == ["milepost", "plan", name]
+        ours = words[: words.index("|")] if "|" in words else words
+        command.make_context(name, ours[3:]).close()
 
 
 def test_json_has_numbers_with_their_units(name: str, fields: dict[str, Any]) -> None:

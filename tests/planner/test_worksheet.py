@@ -92,32 +92,31 @@ def test_numbers_become_plain_ones() -> None:
 # -- explanations ------------------------------------------------------------------------------------
 
 
-def test_an_explanation_is_a_tree_of_aligned_lines() -> None:
+def test_an_explanation_is_a_tree_whose_columns_are_those_of_one_number_s_inputs() -> None:
     assert explain(sheet().derivations, "left_bytes").splitlines() == [
-        "left_bytes                  29,388,800 bytes   = free_bytes - used_bytes  (arithmetic)",
-        "├─ free_bytes          200,000,000,000 bytes   from --memory",
-        "└─ used_bytes          199,970,611,200 bytes   = states_that_fit * state_bytes",
-        "   ├─ states_that_fit              445 states  = free_bytes // state_bytes  (in what is left)",
-        "   │  ├─ free_bytes    200,000,000,000 bytes   from --memory",
-        "   │  └─ state_bytes       449,372,160 bytes   from kimi-k3's config.json",
-        "   └─ state_bytes          449,372,160 bytes   from kimi-k3's config.json",
+        "left_bytes  29,388,800 bytes  = free_bytes - used_bytes  (arithmetic)",
+        "├─ free_bytes  200,000,000,000 bytes  from --memory",
+        "└─ used_bytes  199,970,611,200 bytes  = states_that_fit * state_bytes",
+        "   ├─ states_that_fit          445 states  = free_bytes // state_bytes  (in what is left)",
+        "   │  ├─ free_bytes   200,000,000,000 bytes  from --memory",
+        "   │  └─ state_bytes      449,372,160 bytes  from kimi-k3's config.json",
+        "   └─ state_bytes      449,372,160 bytes   from kimi-k3's config.json",
     ]
 
 
-def test_a_shared_number_is_told_once() -> None:
+def test_a_shared_number_s_inputs_are_told_once() -> None:
     shared = Worksheet()
     shared.given("a", 1, "bytes", "here", "the first")
     shared.derive("b", "a + 1", "bytes")
     shared.derive("c", "b * b + a", "bytes")
     shared.derive("d", "c - b", "bytes")
-    lines = explain(shared.derivations, "d").splitlines()
-    assert lines == [
-        "d           3 bytes  = c - b",
-        "├─ c        5 bytes  = b * b + a",
-        "│  ├─ b     2 bytes  = a + 1",
+    assert explain(shared.derivations, "d").splitlines() == [
+        "d  3 bytes  = c - b",
+        "├─ c  5 bytes  = b * b + a",
+        "│  ├─ b  2 bytes  = a + 1",
         "│  │  └─ a  1 bytes  from here  (the first)",
-        "│  └─ a     1 bytes  from here  (the first)",
-        "└─ b        2 bytes  (above)",
+        "│  └─ a  1 bytes  from here  (the first)",
+        "└─ b  2 bytes  (above)",
     ]
 
 

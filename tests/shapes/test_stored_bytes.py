@@ -223,6 +223,19 @@ def test_two_groups_are_refused() -> None:
         quantised("kimi-k2", settings)
 
 
+@pytest.mark.parametrize("name", ["quantization", "compression_config"])
+def test_settings_of_other_tools(name: str) -> None:
+    with pytest.raises(CheckpointError, match=rf"{name}: is not known of"):
+        read_shape({**config_of("deepseek-v3"), name: {"bits": 4, "group_size": 64}})
+
+
+def test_settings_beside_a_file_that_the_engine_reads() -> None:
+    with pytest.raises(
+        CheckpointError, match=r"hf_quant_config\.json beside it is not understood for kimi_linear"
+    ):
+        read_shape(config_of("kimi-linear"), quantization={"quantization": {"quant_algo": "FP8"}})
+
+
 def test_a_broken_file_of_settings() -> None:
     with pytest.raises(CheckpointError, match=r"hf_quant_config\.json: quantization must be an object"):
         read_shape(config_of("nemotron-3-nano"), quantization={"quantization": 4})

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from milepost.byte_counts import parse_bytes
-from milepost.cli.option_groups import option_group
+from milepost.cli.option_groups import GroupedCommand, option_group
 from milepost.cli.options import examples
 from milepost.cli.plan.options import deployment_options, take_deployment
 from milepost.cli.plan.outputs import finish, output_options, take_outputs
@@ -24,6 +24,7 @@ _SUFFIXES = {"k": 1 << 10, "m": 1 << 20}
 
 
 @click.command(
+    cls=GroupedCommand,
     epilog=examples(
         "milepost plan memory --model kimi-k3 --tp 8",
         "milepost plan memory --model kimi-k3 --tp 8 --cp 8 --kv-dtype fp8 --layout aligned --alignment 128",

@@ -91,13 +91,15 @@ def _table(table: Table, section: str) -> str:
         _head(column.name, numeric=column.numeric, sortable=sorts)
         for column, sorts in zip(table.columns, sortable, strict=True)
     )
+    headed = any(column.name for column in table.columns)
+    head = f"<thead><tr>{head}</tr></thead>" if headed else ""
     body = "".join(_row(table, row, best=place == table.best) for place, row in enumerate(table.rows))
     title = f"<h3>{escape(table.title)}</h3>" if table.title else ""
     note = f'<p class="below">{escape(table.note)}</p>' if table.note else ""
     label = escape(table.title or section)
     return (
         f'{title}<div class="scroll" tabindex="0" role="region" aria-label="{label}">'
-        f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{note}"
+        f"<table>{head}<tbody>{body}</tbody></table></div>{note}"
     )
 
 

@@ -23,7 +23,8 @@ _BEST = "recommended"
 def rendered(report: Report) -> Iterator[RenderableType]:
     """What rich prints, from top to bottom: the figures that answer, then each section, then the notes."""
     yield Text(report.title, style="bold")
-    yield _headline(report)
+    if report.headline:
+        yield _headline(report)
     for section in report.sections:
         yield from _section(section)
     if report.notes:
@@ -76,7 +77,8 @@ def _sentence(text: str, *, bullet: str = "") -> RenderableType:
 def _table(table: Table) -> RichTable:
     """A table of rich's; the row that is recommended is bold and marked, which a pipe keeps."""
     marked = table.best is not None
-    shown = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    headed = any(column.name for column in table.columns)
+    shown = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, show_header=headed)
     if marked:
         shown.add_column("")
     for column in table.columns:

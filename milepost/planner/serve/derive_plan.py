@@ -15,6 +15,16 @@ from milepost.sim.cost.step_work import StepWork
 __all__ = ["derive_plan"]
 
 STEADY = "milepost.planner.serve.steady"
+_STEP = "(1 - mixed_share) * decode.seconds + mixed_share * mixed.seconds"
+_RESIDUAL = (
+    "(ttft.mixed_time * max(ttft.service, mixed.seconds) + (1 - ttft.mixed_time) * decode.seconds) / 2"
+)
+_QUEUE = "ttft.busy ** 2 * ttft.service / (2 * (1 - ttft.busy))"
+_OWN = (
+    "(ttft.steps + ttft.busy * (ceil(ttft.steps) - ttft.steps)) * (mixed.seconds - decode.seconds)"
+    " + ceil(ttft.steps) * decode.seconds"
+)
+_GPU_RATE = "batch * accepted / (step.seconds * tensor_parallel)"
 
 
 def derive_plan(
@@ -149,7 +159,7 @@ def prefill_chunk(question: ServeQuestion, point: ServePoint) -> int:
 def _chunk(sheet: Worksheet, name: str, formula: str) -> None:
     sheet.derive(name, formula, "requests/step", meaning="that end and begin in a step", source=STEADY)
     sheet.derive("room", "tokens_per_step - decode.tokens", "tokens", meaning="for prompts in a step")
-    sheet.derive("chunk", "max(1, min(room, floor(new_tokens * max(1, begun))))", "tokens", source=STEADY)
+    sheet.derive("chunk", "min(room, ceil(new_tokens * max(1, begun)))", "tokens", source=STEADY)
     sheet.derive("prompts.tokens", "chunk", "tokens")
     sheet.derive("prompts.rows", "max(1, ceil(chunk / new_tokens))", "sequences")
     sheet.derive("prompts.sampled", "prompts.rows", "tokens")
@@ -166,34 +176,23 @@ def _steady(sheet: Worksheet, point: ServePoint) -> None:
     rows = (
         ("mixed_share", "min(1, begun * new_tokens / chunk)", "", "of the steps, with prompts"),
         ("prefill_load", "begun * new_tokens / room", "", "of the room for prompts, used"),
-        (
-            "step.seconds",
-            "(1 - mixed_share) * decode.seconds + mixed_share * mixed.seconds",
-            "seconds",
-            "mean step",
-        ),
+        ("step.seconds", _STEP, "seconds", "mean step"),
         ("tpot", "step.seconds / accepted", "seconds", "time per output token"),
-        ("ttft.steps", "max(1, new_tokens / chunk)", "", "steps of one's own prompt"),
+        ("ttft.service", "new_tokens / room * mixed.seconds", "seconds", "a prompt takes of its group"),
+        ("ttft.mixed_time", "mixed_share * mixed.seconds / step.seconds", "", "of the time, mixed steps"),
         (
-            "ttft.own",
-            "ttft.steps * (mixed.seconds - decode.seconds) + ceil(ttft.steps) * decode.seconds",
-            "seconds",
-            "one's own prompt",
+            "ttft.busy",
+            "prefill_load * mixed.seconds / step.seconds",
+            "",
+            "of the time, prompts fill the room",
         ),
-        (
-            "ttft.wait",
-            "prefill_load / (2 * (1 - prefill_load)) * new_tokens / room * mixed.seconds",
-            "seconds",
-            "for prompts before it: M/D/1",
-        ),
-        ("ttft", "step.seconds / 2 + ttft.wait + ttft.own", "seconds", "mean time to the first token"),
+        ("ttft.residual", _RESIDUAL, "seconds", "half of what runs when a prompt comes"),
+        ("ttft.queue", _QUEUE, "seconds", "for the prompts before it: M/D/1"),
+        ("ttft.steps", "max(1, new_tokens / chunk)", "", "of one's own prompt"),
+        ("ttft.own", _OWN, "seconds", "one's own prompt; its last step is shared"),
+        ("ttft", "ttft.residual + ttft.queue + ttft.own", "seconds", "mean time to the first token"),
         ("tokens_per_second_per_user", "1 / tpot", "tokens/s", "of one sequence"),
-        (
-            "tokens_per_second_per_gpu",
-            "batch * accepted / (step.seconds * tensor_parallel)",
-            "tokens/s",
-            "output",
-        ),
+        ("tokens_per_second_per_gpu", _GPU_RATE, "tokens/s", "output"),
         ("requests_per_second", "data_parallel * begun / step.seconds", "requests/s", "of the replica"),
         (
             "input_tokens_per_second_per_gpu",

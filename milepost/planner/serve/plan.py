@@ -239,10 +239,11 @@ def _given_batch(
         raise ConfigError(f"batch must be at most {most:,} here, by memory. Given: {question.batch:,}.")
     point = arrangement.point(question.batch, question.token_budget)
     if point is None:
-        begun = question.batch * arrangement.accepted / question.output_tokens * question.new_tokens
+        begun = question.batch * arrangement.accepted * question.new_tokens / question.output_tokens
         raise ConfigError(
             f"Prefill must keep up with decode: {question.batch:,} sequences need {begun:,.0f} tokens of "
-            f"prompts a step. Given: a token budget of {question.token_budget:,}. Raise it, or lower the batch."
+            f"prompts a step. Given: a token budget of {question.token_budget:,}. Raise it or lower the "
+            "batch."
         )
     return point
 

@@ -11,14 +11,19 @@ a row (1, or 1 + K). A step of C tokens at most has room for prompts beside the 
     rho     = r N / room                  load of prefill; at most 0.9, as waits grow without end towards 1
     step    = (1 - f) t_d + f t_m         mean step: t_d of decode alone, t_m with a chunk beside it
     TPOT    = step / a
-    TTFT    = step / 2 + wait + (n t_m' + ceil(n) t_d),  n = max(1, N / chunk),  t_m' = t_m - t_d
-    wait    = rho / (2 (1 - rho)) (N / room) t_m         prompts before one's own: M/D/1
+    TTFT    = wait + (n + b (ceil(n) - n)) (t_m - t_d) + ceil(n) t_d,  n = max(1, N / chunk)
+    wait    = (phi max(S, t_m) + (1 - phi) t_d) / 2 + b^2 S / (2 (1 - b))
+    S       = N / room t_m                time that a prompt takes of its group
+    phi     = f t_m / step                share of the time in mixed steps
+    b       = rho t_m / step              share of the time that prompts keep their room full
     tokens/s/GPU  = B a / (step t)
     tokens/s/user = 1 / TPOT
 
-t_d and t_m are rooflines of a step with the mean context: half of the output is written, a prompt's chunk
-lies in its middle. Arrivals are random (Poisson) for the wait. The first token comes with the prefill and is
-counted as a decode step too, an error of one token in O.
+Prompts come at random (Poisson). One waits for what runs when it comes, in the mean half of it, and for the
+prompts before it, as in an M/D/1 queue; the last of its own steps is filled up by the next prompt if there is
+one. t_d and t_m are rooflines of a step with the mean context: half of an answer is written, a prompt's chunk
+lies in its middle. The first token comes with the prefill and is counted as a decode step too, an error of
+one token in O. Tests hold the formulas against a simulation step by step.
 """
 
 from __future__ import annotations
@@ -220,14 +225,18 @@ class Arrangement:
         room = budget - batch * self.verified
         if room < 1 or begun * new > MOST_LOAD * room:
             return None
-        chunk = max(1, min(room, int(new * max(1.0, begun))))
+        chunk = min(room, math.ceil(new * max(1.0, begun)))
         share = min(1.0, begun * new / chunk)
         load = begun * new / room
         decode, mixed = self.decode_seconds(batch), self.mixed_seconds(batch, chunk)
         step = (1.0 - share) * decode + share * mixed
+        service = new / room * mixed
+        mixed_time, busy = share * mixed / step, load * mixed / step
+        residual = (mixed_time * max(service, mixed) + (1.0 - mixed_time) * decode) / 2.0
+        wait = residual + busy**2 * service / (2.0 * (1.0 - busy))
         steps = max(1.0, new / chunk)
-        own = steps * (mixed - decode) + math.ceil(steps) * decode
-        wait = load / (2.0 * (1.0 - load)) * new / room * mixed
+        whole = math.ceil(steps)
+        own = (steps + busy * (whole - steps)) * (mixed - decode) + whole * decode
         return ServePoint(
             gpus=sizes.ranks,
             tensor_parallel=sizes.tensor_parallel,
@@ -242,7 +251,7 @@ class Arrangement:
             decode_step_seconds=decode,
             mixed_step_seconds=mixed,
             mean_step_seconds=step,
-            ttft_seconds=step / 2.0 + wait + own,
+            ttft_seconds=wait + own,
             tpot_seconds=step / accepted,
             tokens_per_second_per_gpu=batch * accepted / (step * sizes.tensor_parallel),
             tokens_per_second_per_user=accepted / step,

@@ -40,6 +40,9 @@ FAMILIES: dict[str, Callable[[ModelFile], ModelShape]] = {
 # A file whose language model stands in its text_config, and a text_config alone, have names of their own.
 _OTHER_NAMES = {"qwen3_5_text": "qwen3_5", "qwen3_5_moe_text": "qwen3_5_moe", "kimi_k25": "kimi_k2"}
 
+# What MLX and older versions of compressed-tensors call their settings.
+_OTHER_SETTINGS = ("quantization", "compression_config")
+
 
 def family_of(config: object) -> str | None:
     """The family that a decoded config.json names, by the name in `FAMILIES` where it has several."""
@@ -68,6 +71,11 @@ def read_shape(
     """
     family = family_of(config)
     if family in ENGINE_FAMILIES:
+        if quantization is not None:
+            raise CheckpointError(
+                f"{source}: the hf_quant_config.json beside it is not understood for {family}, whose "
+                "quantisation stands in config.json's quantization_config."
+            )
         return shape_of(parse_config(config, source=source))
     if family not in FAMILIES:
         known, given = (*ENGINE_FAMILIES, *FAMILIES), config.get("model_type")
@@ -92,6 +100,9 @@ def _quantization(
 ) -> JsonFields:
     """The settings where they are: at either level of config.json, or in the file beside it."""
     for fields in (top, text):
+        for name in _OTHER_SETTINGS:
+            if fields.optional(name) is not None:
+                fields.problem(name, "is not known of; what is known stands in quantization_config")
         if fields.optional("quantization_config") is not None:
             return fields.section("quantization_config")
     if beside is None:

@@ -8,8 +8,9 @@ import msgspec
 import pytest
 from rich.console import Console
 
+from milepost.planner.render.page import to_html
 from milepost.planner.render.terminal import rendered
-from milepost.planner.report import Report, Section
+from milepost.planner.report import Column, Report, Section, Table
 from tests.planner.render.reports import make_report
 
 
@@ -74,3 +75,12 @@ def test_a_bare_report_is_shown_too() -> None:
 def test_a_title_is_not_folded_into_its_narrow_table() -> None:
     report = msgspec.structs.replace(make_report(), title="t" * 100)
     assert "t" * 100 in text_of(report)
+
+
+def test_columns_without_names_have_no_heading() -> None:
+    table = Table(columns=(Column("", numeric=False), Column("")), rows=(("a", "1"),))
+    report = Report(
+        title="t", headline=(), sections=(Section(title="s", tables=(table,)),), notes=(), derivations=()
+    )
+    assert text_of(report).split() == ["t", "s", "a", "1"]
+    assert "<thead>" not in to_html(report)
