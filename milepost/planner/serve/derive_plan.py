@@ -12,7 +12,7 @@ from milepost.planner.serve.steady import Arrangement, ServePoint
 from milepost.planner.worksheet import Worksheet
 from milepost.sim.cost.step_work import StepWork
 
-__all__ = ["derive_plan"]
+__all__ = ["derive_plan", "prefill_chunk"]
 
 STEADY = "milepost.planner.serve.steady"
 _STEP = "(1 - mixed_share) * decode.seconds + mixed_share * mixed.seconds"

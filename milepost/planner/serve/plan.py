@@ -155,11 +155,11 @@ def plan_serve(question: ServeQuestion) -> ServePlan:
     if point is None:
         raise ConfigError(out_of_reach(hardware, question, found))
     return _filled(
-        name, Arrangement(shape, hardware, sizes_of(point, candidates), question), question, point, found
+        name, Arrangement(shape, hardware, _sizes_of(point, candidates), question), question, point, found
     )
 
 
-def sizes_of(point: ServePoint, candidates: list[RankSizes]) -> RankSizes:
+def _sizes_of(point: ServePoint, candidates: list[RankSizes]) -> RankSizes:
     """The division that a point belongs to."""
     for sizes in candidates:
         if (sizes.tensor_parallel, sizes.data_parallel, sizes.expert_ranks, sizes.context_parallel) == (
@@ -209,7 +209,7 @@ def _candidates(shape: ModelShape, hardware: Hardware, question: ServeQuestion) 
         if deployment.data_parallel or _holds(shape, hardware, question, sizes) or groups >= MOST_GROUPS:
             break
         groups *= 2
-    _check_expert_ranks(shape, sizes)
+    check_ranks(shape, msgspec.structs.replace(deployment, data_parallel=groups))
     return [sizes]
 
 
@@ -227,23 +227,6 @@ def _holds(shape: ModelShape, hardware: Hardware, question: ServeQuestion, sizes
     if sizes.expert_parallel > sizes.ranks:
         return False
     return largest_batch(Arrangement(shape, hardware, sizes, question), question, question.token_budget) >= 1
-
-
-def _check_expert_ranks(shape: ModelShape, sizes: RankSizes) -> None:
-    given = sizes.expert_parallel
-    if not given:
-        return
-    most = min(sizes.ranks, shape.experts.num_experts) if shape.experts else 0
-    fitting = [n for n in range(1, most + 1) if sizes.ranks % n == 0 and n % sizes.tensor_parallel == 0]
-    if given in fitting:
-        return
-    if not fitting:
-        raise ConfigError(f"expert_parallel must be 0 for this model and these ranks. Given: {given}.")
-    near = min(fitting, key=lambda n: abs(n - given))
-    raise ConfigError(
-        f"expert_parallel must be a multiple of the {sizes.tensor_parallel} tensor-parallel ranks and divide "
-        f"all {sizes.ranks} ranks. Given: {given}. The nearest that does: {near}."
-    )
 
 
 def _given_batch(

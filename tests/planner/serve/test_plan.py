@@ -245,7 +245,7 @@ def test_a_prompt_that_steps_are_too_short_for() -> None:
         ({"deployment": Deployment(model="kimi-k4")}, "Did you mean 'kimi-k3'"),
         (
             {"deployment": Deployment(hardware="gb300", tensor_parallel=8, expert_parallel=12)},
-            "expert_parallel must be a multiple of the 8 tensor-parallel ranks",
+            "expert_parallel must be whole groups of 8 ranks",
         ),
         ({"deployment": Deployment(hardware="gb300", memory_share=1.5)}, "memory_share must be above 0"),
         ({"deployment": Deployment(hardware="gb300", kv_dtype="fp4")}, "kv_dtype must be one of"),
