@@ -79,7 +79,7 @@ def test_a_search_shows_the_front_and_what_it_refused(capsys: Capture) -> None:
     out = " ".join(capsys.readouterr().out.split())
     assert "do not fit in memory" in out
     assert "miss the TPOT limit even at batch 1" in out
-    assert "The best under the limits by number of GPUs" in out
+    assert "The best under the limits by number of devices" in out
 
 
 def test_a_number_says_where_it_comes_from(capsys: Capture) -> None:

@@ -57,14 +57,14 @@ class DraftDesign(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         states: the design; see `milepost.planner.serve.speculation`.
-        bytes: of one sequence's state on a rank.
+        state: bytes of one sequence's state on a rank.
         step_extra_seconds: that a step takes longer for it at the chosen batch.
         largest_batch: sequences of a group that fit.
         tpot_seconds: at the chosen batch; None where prefill could not keep up.
     """
 
     states: str
-    bytes: StateBytes
+    state: StateBytes
     step_extra_seconds: float
     largest_batch: int
     tpot_seconds: float | None
@@ -319,7 +319,7 @@ def _designs(arrangement: Arrangement, question: ServeQuestion, point: ServePoin
         designs.append(
             DraftDesign(
                 states=states,
-                bytes=other.states,
+                state=other.states,
                 step_extra_seconds=other.draft_seconds(point.batch) - other.draft_model_seconds(point.batch),
                 largest_batch=largest_batch(other, asked, point.token_budget_tokens),
                 tpot_seconds=at.tpot_seconds if at else None,
@@ -349,7 +349,7 @@ _ROOFLINE = (
     "far they are from published speeds."
 )
 _MIXING = (
-    "Prefill and decode share the GPUs; all groups of ranks take a chunk of prompts in the same steps. "
+    "Prefill and decode share the devices; all groups of ranks take a chunk of prompts in the same steps. "
     "Prompts arrive at random; TTFT is a mean, waiting included."
 )
 _MEMORY = "Memory is given to each request for its whole length. Cached prefixes need memory of their own."

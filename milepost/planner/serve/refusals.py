@@ -70,7 +70,7 @@ def nothing_fits(
         )
     if not candidates:
         return (
-            "A search needs a division of its GPUs that the model's heads and the given ranks allow. Given: "
+            "A search needs a division of its devices that the model's heads and the given ranks allow. Given: "
             f"{question.gpus}, and none. Give another number, or fewer ranks."
         )
     sizes = max(candidates, key=lambda one: _left(shape, hardware, question, one, budget))
@@ -119,7 +119,7 @@ def out_of_reach(hardware: Hardware, question: ServeQuestion, found: SearchResul
     ):
         if point is not None:
             reached.append(
-                f"{name} {getattr(point, field):.3g} s ({point.gpus} GPUs, {arrangement_text(point)}, batch "
+                f"{name} {getattr(point, field):.3g} s ({point.gpus} devices, {arrangement_text(point)}, batch "
                 f"{point.batch}, steps of {point.token_budget_tokens:,} tokens)"
             )
     together = " They are not reached together." if _each_alone(question, found) else ""

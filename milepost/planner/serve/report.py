@@ -56,9 +56,9 @@ def _headline(plan: ServePlan) -> tuple[tuple[str, str], ...]:
 def _speeds(plan: ServePlan) -> Section:
     point, question = plan.point, plan.question
     rows = [
-        ("replicas", f"{plan.replicas:,} of {point.gpus:,} GPU{'' if point.gpus == 1 else 's'}"),
+        ("replicas", f"{plan.replicas:,} of {point.gpus:,} device{'' if point.gpus == 1 else 's'}"),
         ("requests/s of all replicas", f"{plan.replicas * point.requests_per_second:,.4g}"),
-        ("prompt on idle GPUs", f"{_seconds(plan.prefill_seconds)} in {_steps(plan.prefill_steps)}"),
+        ("prompt on idle devices", f"{_seconds(plan.prefill_seconds)} in {_steps(plan.prefill_steps)}"),
         ("step of decode alone", _seconds(point.decode_step_seconds)),
         ("step with prompts", f"{_seconds(point.mixed_step_seconds)}, {point.chunk_tokens:,} tokens of them"),
         ("share of steps with prompts", f"{point.mixed_share:.1%}"),
@@ -73,7 +73,7 @@ def _speeds(plan: ServePlan) -> Section:
         title="Steady state",
         lead=(
             f"Requests of {question.input_tokens:,} tokens{hits}, answers of {question.output_tokens:,}; "
-            "prefill and decode share the GPUs."
+            "prefill and decode share the devices."
         ),
         tables=(Table(columns=(Column("", numeric=False), Column("")), rows=tuple(rows)),),
     )
@@ -91,12 +91,13 @@ def _roofline(plan: ServePlan) -> Section:
     context = plan.by_batch[0].context_tokens
     tables = (
         _parts_table(
-            f"One step of decode: {point.batch:,} sequences of {context:,} tokens, one GPU",
+            f"One step of decode: {point.batch:,} sequences of {context:,} tokens, one device",
             plan.decode_parts,
             plan.draft_seconds,
         ),
         _parts_table(
-            f"One prompt on idle GPUs, the mean of {_steps(plan.prefill_steps)}, one GPU", plan.prefill_parts
+            f"One prompt on idle devices, the mean of {_steps(plan.prefill_steps)}, one device",
+            plan.prefill_parts,
         ),
     )
     plots = (
@@ -168,7 +169,7 @@ def _memory(plan: ServePlan) -> Section:
     rows.append(("largest batch a group", f"{plan.largest_batch:,}"))
     slots = f"{plan.question.slots:.4g} state{'' if plan.question.slots == 1 else 's'}"
     return Section(
-        title="Memory of one GPU",
+        title="Memory of one device",
         lead=f"{slots} a request ({plan.question.slots_source}).",
         tables=(Table(columns=(Column("", numeric=False), Column("")), rows=tuple(rows)),),
     )
@@ -183,7 +184,7 @@ def _search(plan: ServePlan) -> Section:
     best = next((place for place, point in enumerate(shown) if point == plan.point), None)
     rows = tuple(_point_row(plan, point) for point in shown)
     columns = (
-        Column("GPUs"),
+        Column("devices"),
         Column("ranks", numeric=False),
         Column("step tokens"),
         Column("batch"),
@@ -220,7 +221,7 @@ def _search(plan: ServePlan) -> Section:
 
 
 def _counts(plan: ServePlan) -> Table:
-    """The best for each number of GPUs of a range."""
+    """The best for each number of devices of a range."""
     rows = tuple(
         (
             f"{one.gpus:,}",
@@ -235,7 +236,7 @@ def _counts(plan: ServePlan) -> Table:
         for one in plan.search.by_count
     )
     columns = (
-        Column("GPUs"),
+        Column("devices"),
         Column("replicas", numeric=False),
         Column("batch"),
         Column("TTFT"),
@@ -244,7 +245,7 @@ def _counts(plan: ServePlan) -> Table:
         Column("tokens/s"),
         Column("requests/s"),
     )
-    return Table(title="The best under the limits by number of GPUs", columns=columns, rows=rows)
+    return Table(title="The best under the limits by number of devices", columns=columns, rows=rows)
 
 
 def _thinned(front: Sequence[ServePoint], chosen: ServePoint) -> list[ServePoint]:
@@ -289,7 +290,7 @@ def _front_series(plan: ServePlan, front: Sequence[ServePoint]) -> list[Series]:
             x=tuple(point.tokens_per_second_per_user for point in points),
             y=tuple(point.tokens_per_second_per_gpu for point in points),
             labels=tuple(
-                f"{point.gpus} GPUs, {arrangement_text(point)}, batch {point.batch}, steps of "
+                f"{point.gpus} devices, {arrangement_text(point)}, batch {point.batch}, steps of "
                 f"{point.token_budget_tokens:,}, TTFT {_seconds(point.ttft_seconds)}"
                 for point in points
             ),
@@ -319,8 +320,8 @@ def _drafts(plan: ServePlan) -> Section:
     rows = tuple(
         (
             design.states,
-            _gigabytes(design.bytes.running_bytes),
-            _gigabytes(design.bytes.step_extra_bytes),
+            _gigabytes(design.state.running_bytes),
+            _gigabytes(design.state.step_extra_bytes),
             _seconds(design.step_extra_seconds),
             f"{design.largest_batch:,}",
             _seconds(design.tpot_seconds) if design.tpot_seconds is not None else "",

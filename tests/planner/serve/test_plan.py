@@ -208,7 +208,7 @@ def test_limits_out_of_reach_say_what_can_be_reached_and_where() -> None:
     text = refusal(tpot_limit_seconds=1e-3, gpus=(8, 16), deployment=Deployment(hardware="gb300"))
     assert "each further one within 0.001 s" in text
     assert "TPOT 0.00" in text
-    assert "16 GPUs, TP16 x DP1, batch 1" in text
+    assert "16 devices, TP16 x DP1, batch 1" in text
 
 
 def test_a_prompt_that_steps_are_too_short_for() -> None:
@@ -239,7 +239,7 @@ def test_a_prompt_that_steps_are_too_short_for() -> None:
         ({"gpus": (8, 10**9)}, "gpus must be 1 to"),
         ({"gpus": (16, 8)}, "A range of gpus must go up"),
         ({"gpus": (8, 8), "batch": 4}, "A search chooses the batch"),
-        ({"gpus": (7, 7)}, "A search needs a division of its GPUs"),
+        ({"gpus": (7, 7)}, "A search needs a division of its devices"),
         ({"deployment": Deployment(hardware="gb300", tensor_parallel=5)}, "The nearest that does: 4"),
         ({"deployment": Deployment(hardware="gb30")}, "Did you mean 'gb300'"),
         ({"deployment": Deployment(model="kimi-k4")}, "Did you mean 'kimi-k3'"),
