@@ -108,7 +108,7 @@ def test_lengths_hits_and_slots_come_from_a_trace_unless_given(capsys: Capture, 
     ("arguments", "message"),
     [
         ("--tpot abc", "--tpot must be a time such as 2, 2s or 500ms. Given: 'abc'."),
-        ("--ttft -1", "ttft_limit_seconds must be above 0 and finite. Given: -1.0."),
+        ("--ttft -1", "ttft_limit_seconds must be above 0 and at most 1e+09. Given: -1.0."),
         ("--gpus 8-", "--gpus must be a number or a range such as 8-64. Given: '8-'."),
         ("--gpus 8-4", "A range of gpus must go up. Given: 8-4."),
         ("--hit-rate 1", "--hit-rate must be at least 0 and below 1. Given: 1.0."),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import msgspec
 
 from milepost.errors import ConfigError
@@ -14,6 +12,8 @@ __all__ = ["ServeQuestion", "check_question"]
 
 MOST_TOKENS = 1 << 30
 MOST_DEVICES = 1 << 14
+MOST = 1e9
+"""Of seconds and of prices: what is more is a slip of the pen."""
 
 
 class ServeQuestion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -92,8 +92,8 @@ def check_question(question: ServeQuestion, max_position: int) -> None:
         )
     for limit in ("ttft_limit_seconds", "tpot_limit_seconds", "price_per_hour"):
         value = getattr(question, limit)
-        if value is not None and not (math.isfinite(value) and value > 0):
-            raise ConfigError(f"{limit} must be above 0 and finite. Given: {value}.")
+        if value is not None and not 0 < value <= MOST:  # also refuses NaN
+            raise ConfigError(f"{limit} must be above 0 and at most {MOST:g}. Given: {value}.")
     if not 1.0 <= question.slots <= 1e6:  # also refuses NaN
         raise ConfigError(
             f"slots must be at least 1, the state of the running sequence. Given: {question.slots}."

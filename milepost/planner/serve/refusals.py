@@ -70,8 +70,8 @@ def nothing_fits(
         )
     if not candidates:
         return (
-            "A search needs a division of its devices that the model's heads and the given ranks allow. Given: "
-            f"{question.gpus}, and none. Give another number, or fewer ranks."
+            "A search needs a division of its devices that the model's heads and the given ranks allow. "
+            f"Given: {question.gpus}, and none. Give another number, or fewer ranks."
         )
     sizes = max(candidates, key=lambda one: _left(shape, hardware, question, one, budget))
     items = (sizes.kv_itemsize, sizes.state_itemsize)
@@ -82,7 +82,8 @@ def nothing_fits(
     hint = (
         f"The fewest {hardware.name} that do: {fewest.ranks} ({arrangement_text(fewest)})."
         if fewest
-        else f"Not even {MOST_DEVICES:,} {hardware.name} do: shorten the requests or take larger devices."
+        else f"Not even {MOST_DEVICES:,} {hardware.name} do: shorten the requests, lower the token "
+        "budget or take larger devices."
     )
     held = (
         f"{free.usable_bytes / 1e9:,.1f} GB for {free.weight_bytes / 1e9:,.1f} GB of weights, "
@@ -119,8 +120,8 @@ def out_of_reach(hardware: Hardware, question: ServeQuestion, found: SearchResul
     ):
         if point is not None:
             reached.append(
-                f"{name} {getattr(point, field):.3g} s ({point.gpus} devices, {arrangement_text(point)}, batch "
-                f"{point.batch}, steps of {point.token_budget_tokens:,} tokens)"
+                f"{name} {getattr(point, field):.3g} s ({point.gpus} devices, {arrangement_text(point)}, "
+                f"batch {point.batch}, steps of {point.token_budget_tokens:,} tokens)"
             )
     together = " They are not reached together." if _each_alone(question, found) else ""
     return (
