@@ -11,7 +11,9 @@ __all__ = ["note_rest", "note_rest_facts"]
 _ITEM = 2
 
 
-def note_rest(sheet: Worksheet, experts: ExpertsShape, phase: str, tokens: int, option: str) -> None:
+def note_rest(
+    sheet: Worksheet, experts: ExpertsShape, phase: str, tokens: int, option: str, *, multicast: bool
+) -> None:
     """Derive ``PHASE.rest.seconds``, and ``PHASE.tail_rest.seconds`` where ranks share heads.
 
     The former holds where results come back to the rank that sent the token: the up-projection follows, and
@@ -27,7 +29,8 @@ def note_rest(sheet: Worksheet, experts: ExpertsShape, phase: str, tokens: int, 
         _note_sum(sheet, experts, phase)
         tail = f"{phase}.end.seconds"  # without a latent it is the same sum
         if experts.latent:
-            tail = f"{phase}.tail.{note_tails(sheet, 'group', f'{phase}.tail', tokens).best}.seconds"
+            times = note_tails(sheet, "group", f"{phase}.tail", tokens)
+            tail = f"{phase}.tail.{times.winner(multicast=multicast)}.seconds"
         _note_whole(sheet, phase, "tail_rest", tail)
     _note_whole(sheet, phase, "rest", f"{phase}.end.seconds")
 

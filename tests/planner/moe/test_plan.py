@@ -217,6 +217,32 @@ def test_one_group_shares_every_token_and_ends_with_a_tail() -> None:
     assert any("have the same tokens" in note for note in found.notes)
 
 
+@pytest.mark.parametrize(
+    ("hardware", "given", "multicast"),
+    [
+        ("gb300", None, True),
+        ("h200", None, True),
+        ("mi355x", None, False),
+        ("rtx-pro-6000", None, False),
+        ("gb300", False, False),
+        ("mi355x", True, True),
+    ],
+)
+def test_a_tail_that_needs_multicast_is_taken_where_there_is_some(
+    hardware: str, given: bool | None, multicast: bool
+) -> None:
+    found = plan(
+        {"hardware": hardware, "tensor_parallel": 8, "data_parallel": 4}, decode_tokens=16, multicast=given
+    )
+    assert found.multicast is multicast
+    tail = next(tail for tail in found.tails if (tail.ranks, tail.tokens) == (8, 16))
+    known = {entry.name: entry for entry in found.derivations}
+    assert tail.winner(multicast=multicast) in known["decode.tail_rest.seconds"].formula
+    assert ("scattered" in known["decode.tail_rest.seconds"].formula) is (
+        tail.best == "scattered" and multicast
+    )
+
+
 def test_a_group_with_its_own_copy_dispatches_nothing_and_several_do() -> None:
     found = plan({"tensor_parallel": 8, "data_parallel": 4})
     own, several = found.degree(8).at("decode"), found.degree(16).at("decode")
