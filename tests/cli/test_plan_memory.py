@@ -78,9 +78,9 @@ def test_a_page_holds_the_pictures(capsys: Capture, tmp_path: Path) -> None:
         (["--reserve", "-1"], "--reserve must be a positive number of bytes"),
         (["--tp", "7"], "The nearest that does"),
         (["--tp", "0"], "--tp must be 1 to"),
-        (["--slots", "nan"], "slots must be above 0"),
+        (["--slots", "nan"], "slots must be 1, the state"),
         (["--explain", "batch.ideal.9k"], "Did you mean 'batch.ideal.8k'"),
-        (["--tp", "8", "--dp", "1", "--hardware", "h200"], "The fewest that hold it: 16 devices"),
+        (["--tp", "8", "--dp", "1", "--hardware", "h200"], "groups: 16 devices, tensor_parallel 16"),
     ],
 )
 def test_nonsense_is_one_line(capsys: Capture, arguments: list[str], message: str) -> None:

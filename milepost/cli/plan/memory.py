@@ -82,6 +82,21 @@ _SUFFIXES = {"k": 1 << 10, "m": 1 << 20}
     help="States that a request takes, kept snapshots included; other planners charge 5.",
 )
 @_room(
+    "--trace",
+    default="",
+    metavar="FILE",
+    help="Measure the states of a request in its place: simulates the trace (kimi-k3, kimi-linear).",
+)
+@_room("--first", type=int, default=0, metavar="N", help="Only the first N requests of the trace.")
+@_room(
+    "--time-scale",
+    type=float,
+    default=_DEFAULTS.time_scale,
+    show_default=True,
+    metavar="FACTOR",
+    help="Of the trace's times: 2 is twice as slow.",
+)
+@_room(
     "--context",
     "contexts",
     multiple=True,

@@ -75,6 +75,11 @@ _load = option_group("Load of the experts")
     help="Choose the degree by times with waves.",
 )
 @_exchange(
+    "--multicast/--no-multicast",
+    default=_DEFAULTS.multicast,
+    help="Whether a device can store to all of its domain at once.  [default: NVIDIA's behind NVSwitch]",
+)
+@_exchange(
     "--sms",
     type=int,
     default=_DEFAULTS.sms,

@@ -5,13 +5,14 @@ from __future__ import annotations
 from milepost.memory.aligned import AlignedLayout
 from milepost.memory.layout import PagedLayout
 from milepost.memory.lcm import LcmLayout
+from milepost.planner.memory.measured import most_requests
 from milepost.planner.memory.question import MemoryQuestion
 from milepost.planner.memory.texts import tokens_text
 from milepost.planner.worksheet import Worksheet
 
 __all__ = ["add_batch", "add_pages", "add_what_fits"]
 
-_NEED = "slots * {0}.pages_per_state + ceil(ceil({1} / {0}.sequence_block_tokens) / {0}.blocks_per_page)"
+_KV_PAGES = "ceil(ceil({1} / {0}.sequence_block_tokens) / {0}.blocks_per_page)"
 
 
 def add_pages(
@@ -133,7 +134,7 @@ def _lcm(sheet: Worksheet, name: str, layout: LcmLayout) -> None:
     sheet.check(f"{name}.blocks_per_page", layout.pages_per_large)
     sheet.given(
         f"{name}.slot_bytes",
-        _lcm_slot(sheet, layout),
+        layout.slot_bytes,
         "bytes",
         "a layer's state, padded to whole blocks of a layer where that wastes less",
     )
@@ -152,19 +153,6 @@ def _lcm(sheet: Worksheet, name: str, layout: LcmLayout) -> None:
         "large pages",
         meaning="beside one small page that padding points to",
     )
-
-
-def _lcm_slot(sheet: Worksheet, layout: LcmLayout) -> int:
-    """What a layer's state takes in a large page: its own bytes, or padded to whole blocks of a layer."""
-    layers, state = int(sheet["recurrent_layers"]), int(sheet["layer_state_bytes"])
-    block = layout.block_size * int(sheet["row_bytes"])
-    padded = -(-state // block) * block
-    for slot in (state, padded):
-        if layout.large_bytes % slot == 0 and layout.large_per_state == -(
-            -layers // (layout.large_bytes // slot)
-        ):
-            return slot
-    return padded
 
 
 def _plain(sheet: Worksheet, name: str, block_size: int) -> None:
@@ -244,11 +232,11 @@ def add_what_fits(sheet: Worksheet, name: str) -> None:
 
 def add_batch(sheet: Worksheet, name: str, context: int) -> int:
     """Derive the most requests of `context` tokens that whole pages hold."""
-    need = _NEED.format(name, context) if sheet["attention_layers"] else f"slots * {name}.pages_per_state"
+    kv = _KV_PAGES.format(name, context) if sheet["attention_layers"] else "0"
     return int(
         sheet.derive(
             f"batch.{name}.{tokens_text(context)}",
-            f"floor({name}.usable_pages / ({need}))",
+            most_requests(sheet, f"{name}.usable_pages", f"{name}.pages_per_state", kv),
             "requests",
             meaning=f"of {context:,} tokens, in whole pages",
         )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import msgspec
 
 from milepost.error_text import one_of
@@ -39,7 +37,9 @@ class MemoryQuestion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         memory_bytes: for states and KV on a device; 0 for what weights and workspace leave.
         reserve_bytes: of a device for a step's workspace; None for an estimate.
         step_tokens: tokens of the largest step, for that estimate.
-        trace: file whose replay measures `slots`, which it replaces; "" for none.
+        trace: file of requests, which are simulated to measure `slots`, whose place they take; "" for none.
+        time_scale: factor on the trace's times.
+        first: only so many of the trace's requests; 0 for all.
     """
 
     deployment: Deployment = Deployment()
@@ -56,6 +56,8 @@ class MemoryQuestion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     reserve_bytes: int | None = None
     step_tokens: int = 8_192
     trace: str = ""
+    time_scale: float = 1.0
+    first: int = 0
 
     @property
     def layouts(self) -> tuple[str, ...]:
@@ -75,6 +77,7 @@ def check_question(question: MemoryQuestion) -> None:
     itemsize("state_dtype", question.deployment.state_dtype, STATE_DTYPES)
     for name in ("block_size", "kernel_alignment", "match_unit", "short_tokens", "step_tokens"):
         _within(name, getattr(question, name), 1, _MOST_TOKENS)
+    _within("first", question.first, 0, _MOST_TOKENS)
     _within("drafts", question.drafts, 0, 1_024)
     _within("memory_bytes", question.memory_bytes, 0, _MOST_BYTES)
     if question.reserve_bytes is not None:
@@ -83,8 +86,10 @@ def check_question(question: MemoryQuestion) -> None:
         raise ConfigError(f"contexts must be 1 to {_MOST_CONTEXTS}. Given: {len(question.contexts)}.")
     for context in question.contexts:
         _within("contexts", context, 1, _MOST_TOKENS)
-    if not (math.isfinite(question.slots) and 0 < question.slots <= _MOST_SLOTS):
-        raise ConfigError(f"slots must be above 0 and at most {_MOST_SLOTS:,}. Given: {question.slots}.")
+    if not 1 <= question.slots <= _MOST_SLOTS:  # also no number at all
+        raise ConfigError(
+            f"slots must be 1, the state of a running request, to {_MOST_SLOTS:,}. Given: {question.slots}."
+        )
     share = question.deployment.memory_share
     if not 0 < share <= 1:  # also no number at all
         raise ConfigError(f"memory_share must be above 0 and at most 1. Given: {share}.")

@@ -8,11 +8,23 @@ from milepost.planner.worksheet import Worksheet
 from milepost.shapes.shape import ExpertsShape, ModelShape
 from milepost.sim.cost.hardware import Hardware
 
-__all__ = ["DEFAULT_SMS", "experts_of", "note_facts"]
+__all__ = ["DEFAULT_SMS", "can_multicast", "experts_of", "note_facts"]
 
 DEFAULT_SMS = 148
 """Of a B200 or B300, for which the published wave counts are (NVIDIA Blackwell; DeepGEMM's heuristics)."""
-ACTIVATION_BYTES = 2
+NVSWITCH_BYTES_PER_SECOND = 400e9
+"""From the fourth NVLink on, that of H100 (450 GB/s), switches can multicast (NVLS)."""
+
+
+def can_multicast(hardware: Hardware, question: MoeQuestion) -> bool:
+    """Whether the "scattered" tail can run: as asked, else on NVIDIA's devices behind an NVSwitch.
+
+    Descriptions don't say what a switch can do, so this goes by the vendor's name and a link's speed.
+    """
+    if question.multicast is not None:
+        return question.multicast
+    nvlink = hardware.interconnect_bytes_per_second >= NVSWITCH_BYTES_PER_SECOND
+    return hardware.title.startswith("NVIDIA ") and hardware.domain_devices > 1 and nvlink
 
 
 def experts_of(name: str, shape: ModelShape) -> ExpertsShape:
@@ -92,7 +104,7 @@ def _note_hardware(sheet: Worksheet, hardware: Hardware, question: MoeQuestion) 
 
 
 def _note_rates(sheet: Worksheet, experts: ExpertsShape, hardware: Hardware) -> None:
-    peak, dtype = expert_peak(experts, hardware)
+    peak, dtype = _expert_peak(experts, hardware)
     sheet.given("device.expert_peak", peak, "FLOP/s", f"hardware {hardware.name}: {dtype}", "for experts")
     assumed = "share of the peak that is reached: an assumption"
     for entry, formula, unit in (
@@ -105,7 +117,7 @@ def _note_rates(sheet: Worksheet, experts: ExpertsShape, hardware: Hardware) -> 
         sheet.derive(entry, formula, unit, meaning=assumed)
 
 
-def expert_peak(experts: ExpertsShape, hardware: Hardware) -> tuple[float, str]:
+def _expert_peak(experts: ExpertsShape, hardware: Hardware) -> tuple[float, str]:
     """FLOP/s at which experts run, and the dtype.
 
     Packed experts (below a byte a parameter) run at the FP8 rate where there are FP4 units, for activations

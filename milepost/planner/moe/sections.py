@@ -115,7 +115,7 @@ def _memory(plan: MoePlan) -> Section:
 def _degrees(plan: MoePlan, phase: Phase) -> Section:
     name = PHASE_NAMES[phase]
     best = next(place for place, degree in enumerate(plan.degrees) if degree.ranks == plan.best(phase))
-    layer = plan.degrees[best].at(phase)
+    layer, layer_degree = plan.degrees[best].at(phase), plan.degrees[best].ranks
     moved = Table(
         title="Bytes",
         columns=columns(
@@ -131,8 +131,8 @@ def _degrees(plan: MoePlan, phase: Phase) -> Section:
             "EP", "max/mean", "experts", "exchange", "in order", "halves", "waves", "whole layer"
         ),
         rows=tuple(_times_row(degree, phase) for degree in plan.degrees),
-        note=f"max/mean: load of the busiest rank. whole layer: with {microseconds(layer.rest_seconds)} us "
-        "of router, latent projections, shared experts and sums, the same at every degree.",
+        note=f"max/mean: load of the busiest rank. whole layer: with router, latent projections, "
+        f"shared experts and sums ({microseconds(layer.rest_seconds)} us at EP {layer_degree}).",
         best=best,
     )
     return Section(

@@ -23,7 +23,7 @@ import msgspec
 
 from milepost.planner.worksheet import Worksheet
 
-__all__ = ["TAILS", "TailCost", "TailTimes", "note_tail_facts", "note_tails"]
+__all__ = ["TAILS", "TailCost", "TailTimes", "note_all_reduce", "note_tail_facts", "note_tails"]
 
 TAILS = {
     "replicated": "all-reduce, whole up-projection on each rank",
@@ -93,7 +93,7 @@ def note_tails(sheet: Worksheet, group: str, prefix: str, tokens: int) -> TailTi
     sheet.given(f"{prefix}.tokens", tokens, "tokens", "of the step")
     for name, width in (("latent", "expert_width"), ("hidden", "hidden")):
         sheet.derive(f"{prefix}.{name}_bytes", f"{ITEM} * {prefix}.tokens * {width}", "bytes")
-        _note_all_reduce(sheet, group, f"{prefix}.reduce_{name}", f"{prefix}.{name}_bytes")
+        note_all_reduce(sheet, group, f"{prefix}.reduce_{name}", f"{prefix}.{name}_bytes")
     _note_up(sheet, group, prefix)
     _note_replicated(sheet, prefix)
     _note_scattered(sheet, group, prefix)
@@ -122,8 +122,8 @@ def _quickest(tails: tuple[TailCost, ...]) -> TailCost:
     return min(tails, key=lambda tail: tail.seconds)
 
 
-def _note_all_reduce(sheet: Worksheet, group: str, name: str, size: str) -> None:
-    """One shot or two, whichever is quicker."""
+def note_all_reduce(sheet: Worksheet, group: str, name: str, size: str) -> None:
+    """Bytes and seconds of an all-reduce of `size` among the ranks of `group`: one shot or two."""
     one = f"{group}.latency + ({group}.ranks - 1) * {size} / {group}.link"
     two = f"2 * {group}.latency + 2 * ({group}.ranks - 1) / {group}.ranks * {size} / {group}.link"
     sheet.derive(f"{name}.one_shot_seconds", one, "seconds")

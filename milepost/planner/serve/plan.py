@@ -14,6 +14,7 @@ from milepost.planner.serve.request_memory import RequestMemory, fits, free_of, 
 from milepost.planner.serve.search import (
     DEFAULT_BUDGET,
     SearchResult,
+    deployment_counts,
     divisions,
     replica_sizes,
     search,
@@ -90,7 +91,8 @@ class ServePlan(msgspec.Struct, frozen=True, kw_only=True):
         question: what was asked.
         model: name of the model.
         hardware: name of the devices.
-        point: the chosen arrangement in its steady state.
+        point: one replica of the chosen arrangement in its steady state.
+        replicas: that make up the fewest devices that were asked for.
         prefill_seconds: of one prompt on idle devices.
         prefill_steps: that it takes.
         decode_parts: of one step of decode.
@@ -112,6 +114,7 @@ class ServePlan(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     hardware: str
     point: ServePoint
+    replicas: int
     prefill_seconds: float
     prefill_steps: int
     decode_parts: tuple[PartCost, ...]
@@ -144,7 +147,8 @@ def plan_serve(question: ServeQuestion) -> ServePlan:
         question = msgspec.structs.replace(question, token_budget=DEFAULT_BUDGET)
     _check_budget(question)
     candidates = _candidates(shape, hardware, question)
-    found = search(shape, hardware, question, candidates)
+    counts = deployment_counts(*question.gpus) if question.gpus else (candidates[0].ranks,)
+    found = search(shape, hardware, question, candidates, counts)
     if not found.refusals.considered or found.fastest_token is None:
         raise ConfigError(nothing_fits(shape, hardware, question, candidates, found.refusals))
     point = _given_batch(shape, hardware, question, candidates[0]) if question.batch else found.best
@@ -188,7 +192,8 @@ def _candidates(shape: ModelShape, hardware: Hardware, question: ServeQuestion) 
     if question.gpus is not None:
         if question.batch:
             raise ConfigError("A search chooses the batch. Given: a batch and gpus. Leave out one of them.")
-        return [one for ranks in replica_sizes(*question.gpus) for one in divisions(shape, ranks, items)]
+        sizes_of_replicas = replica_sizes(deployment_counts(*question.gpus))
+        return [one for ranks in sizes_of_replicas for one in divisions(shape, ranks, items)]
     check_ranks(shape, deployment)
     groups = deployment.data_parallel or 1
     while True:
@@ -260,6 +265,7 @@ def _filled(
         model=name,
         hardware=arrangement.hardware.name,
         point=point,
+        replicas=next((one.replicas for one in found.by_count if one.gpus % point.gpus == 0), 1),
         prefill_seconds=arrangement.prefill_seconds(budget),
         prefill_steps=int(sheet["prefill.steps"]),
         decode_parts=arrangement.cost.breakdown(arrangement.decode_work(point.batch)),
@@ -329,7 +335,7 @@ def _designs(arrangement: Arrangement, question: ServeQuestion, point: ServePoin
 
 
 def _notes(question: ServeQuestion, point: ServePoint) -> tuple[str, ...]:
-    notes = [_ROOFLINE, _MIXING, _MEMORY]
+    notes = [*question.notes, _ROOFLINE, _MIXING, _MEMORY]
     if question.speculation is not None:
         notes.append("The draft model's work on prompts is not counted.")
     limits = (

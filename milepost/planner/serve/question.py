@@ -33,6 +33,8 @@ class ServeQuestion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         slots: states of each running request, snapshots of its prompt among them; a measured mean may be
             a fraction.
         slots_source: where `slots` is from, in words.
+        lengths_source: where the tokens of a request are from, in words.
+        notes: what a reader must know of either.
         speculation: drafts that the model verifies; None for none.
         gpus: (fewest, most) devices of a search; None plans the one arrangement of `deployment`.
     """
@@ -48,6 +50,8 @@ class ServeQuestion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     price_per_hour: float | None = None
     slots: float = 1.0
     slots_source: str = "--slots"
+    lengths_source: str = ""
+    notes: tuple[str, ...] = ()
     speculation: Speculation | None = None
     gpus: tuple[int, int] | None = None
 

@@ -19,12 +19,15 @@ MOST_ROWS = 16
 
 def serve_report(plan: ServePlan) -> Report:
     """The sections of a plan."""
-    point = plan.point
+    point, times = plan.point, f"{plan.replicas} x " if plan.replicas > 1 else ""
     sections = [_speeds(plan), _roofline(plan), _memory(plan), _search(plan)]
     if plan.drafts:
         sections.append(_drafts(plan))
     return Report(
-        title=f"Serve {plan.model} on {point.gpus} x {plan.hardware} ({arrangement_text(point)})",
+        title=(
+            f"Serve {plan.model} on {plan.replicas * point.gpus} x {plan.hardware} "
+            f"({times}{arrangement_text(point)})"
+        ),
         headline=_headline(plan),
         sections=tuple(sections),
         notes=plan.notes,
@@ -53,7 +56,8 @@ def _headline(plan: ServePlan) -> tuple[tuple[str, str], ...]:
 def _speeds(plan: ServePlan) -> Section:
     point, question = plan.point, plan.question
     rows = [
-        ("requests/s of the replica", f"{point.requests_per_second:,.4g}"),
+        ("replicas", f"{plan.replicas:,} of {point.gpus:,} GPU{'' if point.gpus == 1 else 's'}"),
+        ("requests/s of all replicas", f"{plan.replicas * point.requests_per_second:,.4g}"),
         ("prompt on idle GPUs", f"{_seconds(plan.prefill_seconds)} in {_steps(plan.prefill_steps)}"),
         ("step of decode alone", _seconds(point.decode_step_seconds)),
         ("step with prompts", f"{_seconds(point.mixed_step_seconds)}, {point.chunk_tokens:,} tokens of them"),
@@ -187,7 +191,7 @@ def _search(plan: ServePlan) -> Section:
         Column("TPOT"),
         Column("tokens/s/GPU"),
         Column("tokens/s/user"),
-        Column("limits", numeric=False),
+        *((Column("limits", numeric=False),) if _limited(plan) else ()),
     )
     more = (
         f" {len(front) - len(shown):,} more are in the plot and in JSON." if len(front) > len(shown) else ""
@@ -207,11 +211,40 @@ def _search(plan: ServePlan) -> Section:
         kind="points",
     )
     searched = plan.question.gpus is not None
+    tables = (table, _counts(plan)) if len(plan.search.by_count) > 1 else (table,)
     return Section(
         title="Search" if searched else "Other batches",
-        tables=(table,),
+        tables=tables,
         plots=(plot,),
     )
+
+
+def _counts(plan: ServePlan) -> Table:
+    """The best for each number of GPUs of a range."""
+    rows = tuple(
+        (
+            f"{one.gpus:,}",
+            f"{one.replicas} x {arrangement_text(one.point)}",
+            f"{one.point.batch:,}",
+            _seconds(one.point.ttft_seconds),
+            _seconds(one.point.tpot_seconds),
+            f"{one.point.tokens_per_second_per_gpu:,.1f}",
+            f"{one.gpus * one.point.tokens_per_second_per_gpu:,.0f}",
+            f"{one.replicas * one.point.requests_per_second:,.4g}",
+        )
+        for one in plan.search.by_count
+    )
+    columns = (
+        Column("GPUs"),
+        Column("replicas", numeric=False),
+        Column("batch"),
+        Column("TTFT"),
+        Column("TPOT"),
+        Column("tokens/s/GPU"),
+        Column("tokens/s"),
+        Column("requests/s"),
+    )
+    return Table(title="The best under the limits by number of GPUs", columns=columns, rows=rows)
 
 
 def _thinned(front: Sequence[ServePoint], chosen: ServePoint) -> list[ServePoint]:
@@ -236,8 +269,12 @@ def _point_row(plan: ServePlan, point: ServePoint) -> tuple[str, ...]:
         _seconds(point.tpot_seconds),
         f"{point.tokens_per_second_per_gpu:,.1f}",
         f"{point.tokens_per_second_per_user:,.1f}",
-        "kept" if keeps_limits(plan.question, point) else "exceeded",
+        *(("kept" if keeps_limits(plan.question, point) else "exceeded",) if _limited(plan) else ()),
     )
+
+
+def _limited(plan: ServePlan) -> bool:
+    return plan.question.ttft_limit_seconds is not None or plan.question.tpot_limit_seconds is not None
 
 
 def _front_series(plan: ServePlan, front: Sequence[ServePoint]) -> list[Series]:

@@ -57,7 +57,7 @@ def test_one_rank_is_always_even() -> None:
 
 @pytest.mark.parametrize("ranks", [4, 16, 64])
 def test_an_even_load_is_as_uneven_as_chance_makes_it(ranks: int) -> None:
-    """Against the normal approximation of the maximum of `ranks` equal sums, sigma / mean = sqrt(r / pairs)."""
+    """Against the normal approximation of the maximum of equal sums, sigma / mean = sqrt(ranks / pairs)."""
     tokens = 64 * ranks
     pairs = tokens * 16
     found = draws().balance("numbered", ranks, tokens).max_over_mean
@@ -97,7 +97,8 @@ def test_touched_experts_are_the_closed_form(tokens: int, ranks: int) -> None:
     assert found.touched_experts * ranks == pytest.approx(closed)
     assert found.touched_experts <= found.busiest_touched_experts <= 896 / ranks
     even = draws().even(ranks, tokens)
-    assert (even.max_over_mean, even.touched_experts) == (1.0, pytest.approx(closed / ranks))
+    assert even.max_over_mean == 1.0
+    assert even.touched_experts == pytest.approx(closed / ranks)
 
 
 def test_one_token_touches_its_sixteen() -> None:
