@@ -30,7 +30,7 @@ _SUFFIXES = {"k": 1 << 10, "m": 1 << 20}
         "milepost plan memory --model kimi-k3 --tp 8 --cp 8 --kv-dtype fp8 --layout aligned --alignment 128",
         "milepost plan memory --model kimi-linear --memory 200GB --compare --context 256k",
         "milepost plan memory --model kimi-k3 --tp 8 --explain batch.ideal.8k",
-    )
+    ),
 )
 @deployment_options
 @_layout(
