@@ -85,13 +85,15 @@ def note_tail_facts(sheet: Worksheet, group: str, ranks: int) -> None:
         f"device.link_latency if {within} else max(device.link_latency, device.scale_out_latency)",
         "seconds",
     )
-    sheet.derive(f"{group}.up_bytes", f"{ITEM} * expert_width * hidden", "bytes", meaning="weights of W_up")
+    sheet.derive(
+        f"{group}.up_bytes", f"{ITEM} * expert_width * hidden_size", "bytes", meaning="weights of W_up"
+    )
 
 
 def note_tails(sheet: Worksheet, group: str, prefix: str, tokens: int) -> TailTimes:
     """The three tails of `tokens` tokens among the ranks of `group`, under the prefix `prefix`."""
     sheet.given(f"{prefix}.tokens", tokens, "tokens", "of the step")
-    for name, width in (("latent", "expert_width"), ("hidden", "hidden")):
+    for name, width in (("latent", "expert_width"), ("hidden", "hidden_size")):
         sheet.derive(f"{prefix}.{name}_bytes", f"{ITEM} * {prefix}.tokens * {width}", "bytes")
         note_all_reduce(sheet, group, f"{prefix}.reduce_{name}", f"{prefix}.{name}_bytes")
     _note_up(sheet, group, prefix)
@@ -140,7 +142,7 @@ def note_all_reduce(sheet: Worksheet, group: str, name: str, size: str) -> None:
 
 def _note_up(sheet: Worksheet, group: str, prefix: str) -> None:
     """The up-projection, whole and by columns."""
-    sheet.derive(f"{prefix}.up.flops", f"2 * {prefix}.tokens * expert_width * hidden", "FLOP")
+    sheet.derive(f"{prefix}.up.flops", f"2 * {prefix}.tokens * expert_width * hidden_size", "FLOP")
     sheet.derive(
         f"{prefix}.up.whole_bytes",
         f"{group}.up_bytes + {prefix}.latent_bytes + {prefix}.hidden_bytes",
