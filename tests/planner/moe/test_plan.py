@@ -334,13 +334,18 @@ def test_a_plan_is_quick() -> None:
         ({"data_parallel": 8}, {}, "8 x gb300, each .* bytes short. The fewest that do: 16"),
         ({"data_parallel": 16}, {"prefill_tokens": 1 << 24}, "use fewer prefill_tokens"),
         ({"data_parallel": 16384, "tensor_parallel": 2}, {}, "must be at most 16,384"),
-        ({"data_parallel": 32, "expert_parallel": 5}, {}, "must divide the 32 ranks.*nearest that does: 4"),
+        (
+            {"data_parallel": 32, "expert_parallel": 5},
+            {},
+            "divide the 32 ranks.*Given: 5. The nearest that does: 4",
+        ),
         ({"data_parallel": 32, "expert_parallel": 8}, {}, "expert_parallel 8.*The fewest that do: 16"),
         (
             {"data_parallel": 4, "tensor_parallel": 8, "expert_parallel": 4},
             {},
-            "a multiple of tensor_parallel 8.*nearest that does: 8",
+            "groups of 8 ranks.*Given: 4. The nearest that does: 8",
         ),
+        ({"expert_parallel": 5}, {}, "divide the 16 ranks.*Given: 5. The nearest that does: 4"),
         ({"hardware": "h100"}, {}, "Weights must take at most 85%"),
     ],
 )
