@@ -2,7 +2,8 @@
 
 After the experts every rank holds two partial sums: the routed latent [M, l] and the shared experts' output
 [M, h]. Wanted is W_up norm(sum of latents) + sum of shared, on every rank. The norm stands between, so the
-latent is reduced first in all three (Kimi K3 report; vLLM's `latent_moe_tail` and its runner's three tiers):
+latent is reduced first in all three (Kimi K3 report, arXiv:2607.24653; vLLM, `models/kimi_k3/nvidia`, its
+`latent_moe_runner.py` with three tiers and `ops/latent_moe_tail.py`):
 
     replicated   all-reduce of the latent; the whole up-projection on each rank beside the all-reduce of the
                  shared partial; add                                                       (vLLM tier 1)
