@@ -211,8 +211,8 @@ def _balance(plan: MoePlan) -> Section:
         columns=columns("EP", "step", *names, *(f"{name} time" for name in names), words=("step",)),
         rows=tuple(rows),
         note=f"Load of the busiest rank over the mean, drawn over {SAMPLES} steps; and time of experts and "
-        "exchange against ranks that are all as busy. numbered: experts lie by their numbers; balanced: by their load; replicated: "
-        "the hottest lie on more ranks than one.",
+        "exchange against ranks that are all as busy. numbered: experts lie by their numbers; balanced: by "
+        "their load; replicated: the hottest lie on more ranks than one.",
     )
     return Section(
         title="Balance",
