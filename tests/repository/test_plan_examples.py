@@ -23,7 +23,7 @@ def blocks(document: str, language: str) -> list[str]:
 
 
 def command_lines() -> list[list[str]]:
-    """Every `milepost plan ...` of the documents, its continued lines joined, without what it is piped into."""
+    """Every `milepost plan` of the documents, continued lines joined, without what it is piped into."""
     text = "\n".join(block for document in DOCUMENTS for block in blocks(document, "sh"))
     lines = [shlex.split(line, comments=True) for line in text.replace("\\\n", " ").splitlines()]
     plans = [words for words in lines if words[:2] == ["milepost", "plan"]]
@@ -59,10 +59,19 @@ def test_the_guide_has_an_example_of_python_and_of_each_command() -> None:
     assert named >= set(plan.list_commands(click.Context(plan)))
 
 
-@pytest.mark.parametrize("name", plan.list_commands(click.Context(plan)))
-def test_the_guide_tells_every_option(name: str) -> None:
+def flags_of(name: str) -> set[str]:
     command = plan.get_command(click.Context(plan), name)
     assert command is not None
+    return {flag for option in command.params for flag in [*option.opts, *option.secondary_opts]}
+
+
+def test_every_option_that_the_guide_names_exists() -> None:
+    text = re.sub(r"`python -m [^`]*`", "", GUIDE)
+    known = {flag for name in plan.list_commands(click.Context(plan)) for flag in flags_of(name)}
+    assert set(re.findall(r"--[a-z][a-z-]*", text)) <= known
+
+
+@pytest.mark.parametrize("name", plan.list_commands(click.Context(plan)))
+def test_the_guide_tells_every_option(name: str) -> None:
     assert f"\n## {name.capitalize()}" in GUIDE
-    flags = {flag for option in command.params for flag in option.opts}
-    assert {flag for flag in flags if not re.search(rf"{flag}(?![\w-])", GUIDE)} == set()
+    assert {flag for flag in flags_of(name) if not re.search(rf"{flag}(?![\w-])", GUIDE)} == set()

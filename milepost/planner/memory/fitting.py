@@ -144,7 +144,5 @@ def _nearest(
             best = groups * ranks, ranks
     if best is None:
         return f" Not even {MOST_DEVICES:,} {hardware.name} hold it: choose hardware with more memory."
-    return (
-        f" The fewest that hold it, in 1, 2, 4, ... groups: {best[0]} devices, tensor_parallel {best[1]} and data_parallel "
-        f"{best[0] // best[1]}."
-    )
+    division = f"tensor_parallel {best[1]} and data_parallel {best[0] // best[1]}"
+    return f" The fewest that hold it, in 1, 2, 4, ... groups: {best[0]} devices, {division}."

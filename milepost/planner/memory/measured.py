@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -11,6 +11,10 @@ from milepost.planner.deployment import KV_DTYPES, STATE_DTYPES
 from milepost.planner.memory.question import MemoryQuestion
 from milepost.planner.memory.rank_sizes import CONV_ITEMSIZE
 from milepost.planner.worksheet import Worksheet
+from milepost.sim.cost.hardware import Hardware
+
+if TYPE_CHECKING:
+    from milepost.sim.traces.trace import Trace
 
 __all__ = ["MeasuredSlots", "measured_slots", "most_requests"]
 
@@ -44,17 +48,16 @@ class MeasuredSlots(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def measured_slots(
-    question: MemoryQuestion, hardware: str, budget_bytes: int, data_parallel: int
+    trace: Trace, question: MemoryQuestion, hardware: Hardware, budget_bytes: int
 ) -> MeasuredSlots:
-    """Simulate the question's trace on one group of ranks, with all of `budget_bytes` on each.
+    """Simulate a trace on one group of ranks, with all of `budget_bytes` on each for requests and cache.
 
     Raises:
         ConfigError: the model or the layout can't be simulated, or context is divided among ranks.
-        InputError: the trace can't be read, or nothing of it fits.
+        InputError: the trace has no requests, or none that fits.
     """
-    from milepost.planner.slots.measure import measure_slots
+    from milepost.planner.slots.measure import slots_of
     from milepost.sim.runs import RunSpec
-    from milepost.sim.traces.options import TraceOptions
 
     deployment = question.deployment
     if deployment.context_parallel > 1:
@@ -71,11 +74,9 @@ def measured_slots(
         conv_itemsize=CONV_ITEMSIZE,
         state_itemsize=STATE_DTYPES[deployment.state_dtype],
         token_budget=question.step_tokens,
-        hardware=hardware,
+        hardware=deployment.hardware or hardware.name,
     )
-    # Each group has its share of the traffic.
-    options = TraceOptions(time_scale=question.time_scale * data_parallel, first=question.first or None)
-    found = measure_slots(Path(question.trace), options, spec)
+    found = slots_of(trace, spec)
     return MeasuredSlots(
         trace=found.trace,
         requests=found.requests,

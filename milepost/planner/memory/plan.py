@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
 
 from milepost.errors import ConfigError
@@ -19,6 +21,9 @@ from milepost.shapes.names import find_shape
 from milepost.shapes.shape import ModelShape
 from milepost.sim.cost.by_name import default_hardware
 from milepost.sim.cost.hardware import find_hardware
+
+if TYPE_CHECKING:
+    from milepost.sim.traces.trace import Trace
 
 __all__ = ["BatchRow", "MemoryPlan", "plan_memory", "plan_memory_of"]
 
@@ -90,24 +95,31 @@ class MemoryPlan(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...]
 
 
-def plan_memory(question: MemoryQuestion) -> MemoryPlan:
+def plan_memory(question: MemoryQuestion, trace: Trace | None = None) -> MemoryPlan:
     """Answer a question about memory of a model that it names.
+
+    Args:
+        question: what is asked.
+        trace: requests that are simulated to measure the states of a request, in place of the question's.
 
     Raises:
         ConfigError: an unknown name, a number out of range, ranks that don't divide the model, a layout that
             can't be, or a model that doesn't fit, with the nearest that does.
         CheckpointError: the model's config can't be read.
     """
-    return plan_memory_of(*find_shape(question.deployment.model), question)
+    return plan_memory_of(*find_shape(question.deployment.model), question, trace)
 
 
-def plan_memory_of(model: str, whole: ModelShape, question: MemoryQuestion) -> MemoryPlan:
+def plan_memory_of(
+    model: str, whole: ModelShape, question: MemoryQuestion, trace: Trace | None = None
+) -> MemoryPlan:
     """Answer a question about memory of a model in numbers, whatever the question's deployment names.
 
     Args:
         model: what it is called.
         whole: its numbers.
         question: what is asked.
+        trace: as `plan_memory`; the simulator knows the model by the deployment's name of it.
 
     Raises:
         ConfigError: as `plan_memory`.
@@ -121,8 +133,8 @@ def plan_memory_of(model: str, whole: ModelShape, question: MemoryQuestion) -> M
     sizes = rank_bytes(sheet, model, shape, deployment)
     data_parallel, device = resolved_device(sheet, model, whole, hardware, question)
     measured = None
-    if question.trace:
-        measured = measured_slots(question, hardware.name, device.budget_bytes, data_parallel)
+    if trace is not None:
+        measured = measured_slots(trace, question, hardware, device.budget_bytes)
     slots, source = _slots(sheet, question, measured)
     sheet.given("short_tokens", question.short_tokens, "tokens", "--short", "of the short request")
     layouts, notes = _layouts(sheet, shape, sizes, question)

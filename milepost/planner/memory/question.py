@@ -37,9 +37,6 @@ class MemoryQuestion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         memory_bytes: for states and KV on a device; 0 for what weights and workspace leave.
         reserve_bytes: of a device for a step's workspace; None for an estimate.
         step_tokens: tokens of the largest step, for that estimate.
-        trace: file of requests, which are simulated to measure `slots`, whose place they take; "" for none.
-        time_scale: factor on the trace's times.
-        first: only so many of the trace's requests; 0 for all.
     """
 
     deployment: Deployment = Deployment()
@@ -55,9 +52,6 @@ class MemoryQuestion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     memory_bytes: int = 0
     reserve_bytes: int | None = None
     step_tokens: int = 8_192
-    trace: str = ""
-    time_scale: float = 1.0
-    first: int = 0
 
     @property
     def layouts(self) -> tuple[str, ...]:
@@ -77,7 +71,6 @@ def check_question(question: MemoryQuestion) -> None:
     itemsize("state_dtype", question.deployment.state_dtype, STATE_DTYPES)
     for name in ("block_size", "kernel_alignment", "match_unit", "short_tokens", "step_tokens"):
         _within(name, getattr(question, name), 1, _MOST_TOKENS)
-    _within("first", question.first, 0, _MOST_TOKENS)
     _within("drafts", question.drafts, 0, 1_024)
     _within("memory_bytes", question.memory_bytes, 0, _MOST_BYTES)
     if question.reserve_bytes is not None:

@@ -249,7 +249,7 @@ def _measured_section(plan: MemoryPlan) -> Iterator[Section]:
     )
     yield Section(
         title=f"States of a request, measured on {found.trace}",
-        lead="Simulated on one group of ranks, which has its share of the trace, with the memory above.",
+        lead="All of the trace, simulated on one group of ranks with the memory above for both.",
         tables=(Table(columns=(Column("what", numeric=False), Column("")), rows=rows),),
     )
 

@@ -56,7 +56,7 @@ def _note_model(sheet: Worksheet, name: str, shape: ModelShape) -> None:
     experts = experts_of(name, shape)
     source = f"config.json of {name}"
     for entry, value, unit, meaning in (
-        ("hidden", shape.hidden_size, "", "width of a token"),
+        ("hidden_size", shape.hidden_size, "", "width of a token"),
         ("num_experts", experts.num_experts, "experts", "routed experts of a layer"),
         ("top_k", experts.top_k, "experts", "that a token takes"),
         ("expert_width", experts.width, "", "width of an expert's input and output"),
@@ -84,7 +84,6 @@ def _note_model(sheet: Worksheet, name: str, shape: ModelShape) -> None:
 def _note_hardware(sheet: Worksheet, hardware: Hardware, question: MoeQuestion) -> None:
     source = f"hardware {hardware.name}"
     for entry, value, unit in (
-        ("device.memory_bytes", hardware.memory_bytes, "bytes"),
         ("device.memory_peak", hardware.memory_bytes_per_second, "bytes/s"),
         ("device.link_peak", hardware.interconnect_bytes_per_second, "bytes/s"),
         ("device.link_latency", hardware.interconnect_latency_seconds, "seconds"),

@@ -22,9 +22,7 @@ def resolve_ranks(name: str, shape: ModelShape, hardware: Hardware, question: Mo
         ConfigError: no number of ranks, or not the given one, holds the weights.
     """
     group, groups = question.deployment.tensor_parallel, question.deployment.data_parallel
-    if not groups:
-        groups = ranks_that_fit(hardware, shape, group) // group
-    ranks = group * groups
+    ranks = group * groups if groups else _enough_ranks(shape, hardware, question)
     if ranks > MOST_RANKS:
         raise ConfigError(
             f"tensor_parallel x data_parallel must be at most {MOST_RANKS:,}. Given: {ranks:,}."
@@ -37,6 +35,17 @@ def resolve_ranks(name: str, shape: ModelShape, hardware: Hardware, question: Mo
             f"{_hint(shape, hardware, question, free)}"
         )
     return ranks
+
+
+def _enough_ranks(shape: ModelShape, hardware: Hardware, question: MoeQuestion) -> int:
+    """As many as every cost model takes, doubled where a step's activations want more."""
+    ranks = ranks_that_fit(hardware, shape, question.deployment.tensor_parallel)
+    enough = ranks
+    while _free(shape, hardware, question, enough).free_bytes < 0:
+        enough *= 2
+        if enough > MOST_RANKS:
+            return ranks  # no number is enough, so the fewest are refused
+    return enough
 
 
 def _hint(shape: ModelShape, hardware: Hardware, question: MoeQuestion, free: FreeMemory) -> str:

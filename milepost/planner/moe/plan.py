@@ -56,6 +56,7 @@ class MoePlan(msgspec.Struct, frozen=True, kw_only=True):
         tensor_parallel: ranks of a group.
         data_parallel: groups.
         load: of the experts, by name.
+        placement: which experts lie on which rank, in the times of degrees.
         num_experts: of a layer.
         top_k: experts of a token.
         moe_layers: layers with experts.
@@ -84,6 +85,7 @@ class MoePlan(msgspec.Struct, frozen=True, kw_only=True):
     tensor_parallel: int
     data_parallel: int
     load: str
+    placement: str
     num_experts: int
     top_k: int
     moe_layers: int
@@ -149,6 +151,7 @@ def plan_moe(question: MoeQuestion) -> MoePlan:
         tensor_parallel=group,
         data_parallel=ranks // group,
         load=loads.name,
+        placement=question.placement,
         num_experts=experts.num_experts,
         top_k=experts.top_k,
         moe_layers=shape.moe_layers,

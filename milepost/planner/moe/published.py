@@ -26,7 +26,7 @@ _TOKENS = (1, 8, 16)
 def tail_check(plan: MoePlan) -> Table | None:
     """The published times of Kimi K3's tail beside the formulas'; None for other models."""
     known = {entry.name: entry.value for entry in plan.derivations}
-    if (known["hidden"], known["expert_width"]) != _K3:
+    if (known["hidden_size"], known["expert_width"]) != _K3:
         return None
     before, after = PUBLISHED_TAIL_SECONDS
     rows = [("published", f"{before * 1e6:.2f}", f"{after * 1e6:.2f}", f"{after / before - 1:+.1%}")]

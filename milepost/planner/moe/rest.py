@@ -68,7 +68,7 @@ def _note_product(sheet: Worksheet, phase: str, part: str, parameters: str) -> N
 def _note_sum(sheet: Worksheet, experts: ExpertsShape, phase: str) -> None:
     """The latents of all tokens gathered, the up-projection by columns, an all-reduce of [tokens, hidden]."""
     end = f"{phase}.sum.seconds"
-    sheet.derive(f"{phase}.sum_bytes", f"{_ITEM} * {phase}.tokens * hidden", "bytes")
+    sheet.derive(f"{phase}.sum_bytes", f"{_ITEM} * {phase}.tokens * hidden_size", "bytes")
     note_all_reduce(sheet, "group", f"{phase}.sum", f"{phase}.sum_bytes")
     if experts.latent:
         sheet.derive(

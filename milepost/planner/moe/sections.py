@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from milepost.planner.moe.balance import SAMPLES
 from milepost.planner.moe.degree import ANY_PLACEMENT, PHASES, DegreePlan, Phase
 from milepost.planner.moe.overlap_sections import overlap_section, waves_section
 from milepost.planner.moe.plan import MoePlan
@@ -209,8 +210,12 @@ def _balance(plan: MoePlan) -> Section:
     table = Table(
         columns=columns("EP", "step", *names, *(f"{name} time" for name in names), words=("step",)),
         rows=tuple(rows),
-        note="Load of the busiest rank over the mean, drawn; and time of experts and exchange against ranks "
-        "that are all as busy. numbered: experts lie by their numbers; balanced: by their load; replicated: "
-        "the hottest lie on more ranks than one.",
+        note=f"Load of the busiest rank over the mean, drawn over {SAMPLES} steps; and time of experts and "
+        "exchange against ranks that are all as busy. numbered: experts lie by their numbers; balanced: by "
+        "their load; replicated: the hottest lie on more ranks than one.",
     )
-    return Section(title="Balance", lead=f"Load of the experts: {plan.load}.", tables=(table,))
+    return Section(
+        title="Balance",
+        lead=f"Load of the experts: {plan.load}. Degrees above are priced with experts {plan.placement}.",
+        tables=(table,),
+    )

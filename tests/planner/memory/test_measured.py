@@ -6,20 +6,25 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from milepost.errors import ConfigError, MilepostError
+from milepost.errors import ConfigError
 from milepost.planner.deployment import Deployment
 from milepost.planner.memory.plan import MemoryPlan, plan_memory
 from milepost.planner.memory.question import MemoryQuestion
 from milepost.planner.memory.report import memory_report
+from milepost.sim.cost.hardware import find_hardware
+from milepost.sim.traces.options import TraceOptions
+from milepost.sim.traces.reading import read_trace
+from milepost.sim.traces.trace import Trace
 
 BLOCK = 512
 ON_EIGHT = Deployment(tensor_parallel=8)
 
 
 @pytest.fixture(scope="module")
-def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trace(tmp_path_factory: pytest.TempPathFactory) -> Trace:
     """40 prompts of their own, in Mooncake's form, so close that they run together."""
     rows = [
         {
@@ -32,15 +37,15 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]
     path = tmp_path_factory.mktemp("traces") / "close.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
+    return read_trace(path, TraceOptions())
 
 
-def plan(trace: Path | str, deployment: Deployment = ON_EIGHT, **asked: Any) -> MemoryPlan:
-    question = MemoryQuestion(deployment=deployment, trace=str(trace), contexts=(2_108, 131_072), **asked)
-    return plan_memory(question)
+def plan(trace: Trace, deployment: Deployment = ON_EIGHT, **asked: Any) -> MemoryPlan:
+    question = MemoryQuestion(deployment=deployment, contexts=(2_108, 131_072), **asked)
+    return plan_memory(question, trace)
 
 
-def test_measured_states_take_the_place_of_given_ones(trace: Path) -> None:
+def test_measured_states_take_the_place_of_given_ones(trace: Trace) -> None:
     planned = plan(trace, slots=5)
     found = planned.measured
     assert found is not None
@@ -59,24 +64,17 @@ def test_measured_states_take_the_place_of_given_ones(trace: Path) -> None:
     }
 
 
-def test_a_group_has_its_share_of_the_traffic(trace: Path) -> None:
-    one = plan(trace, Deployment(tensor_parallel=8, data_parallel=1)).measured
-    many = plan(trace, Deployment(tensor_parallel=8, data_parallel=64)).measured
-    assert one is not None
-    assert many is not None
-    assert many.running_mean < one.running_mean
-
-
-def test_only_so_many_requests(trace: Path) -> None:
-    measured = plan(trace, first=7).measured
-    assert measured is not None
-    assert measured.requests == 7
-
-
-def test_what_can_not_be_simulated_is_one_line(trace: Path) -> None:
+def test_what_can_not_be_simulated_is_one_line(trace: Trace) -> None:
     with pytest.raises(ConfigError, match="context_parallel must be 1 with a trace"):
         plan(trace, Deployment(tensor_parallel=8, context_parallel=2))
     with pytest.raises(ConfigError, match="only sizes are known"):
         plan(trace, Deployment(model="qwen3.5-4b"))
-    with pytest.raises(MilepostError, match="nowhere"):
-        plan("nowhere.jsonl")
+
+
+def test_hardware_of_a_file_is_simulated_too(trace: Trace, tmp_path: Path) -> None:
+    own = msgspec.structs.replace(find_hardware("gb300"), name="mine")
+    path = tmp_path / "mine.json"
+    path.write_bytes(msgspec.json.encode(own))
+    planned = plan(trace, Deployment(tensor_parallel=8, hardware=str(path)))
+    assert planned.hardware == "mine"
+    assert planned.measured is not None

@@ -100,6 +100,9 @@ def test_the_fewest_ranks_are_taken_where_none_are_given() -> None:
     assert plan().ranks == 16
     assert plan({"tensor_parallel": 8}).ranks == 8
     assert plan({"model": "kimi-linear"}).hardware == "h200"
+    # 160 GB of weights are below 85 % of a device; activations of 2^20 tokens do not fit beside them.
+    assert plan({"model": "qwen3-next-80b-a3b"}).ranks == 1
+    assert plan({"model": "qwen3-next-80b-a3b"}, prefill_tokens=1 << 20).ranks > 1
 
 
 # -- times ----------------------------------------------------------------------------------------------
@@ -142,6 +145,8 @@ def test_a_larger_degree_touches_fewer_weights_and_sends_more(wide: MoePlan) -> 
     )
     assert [one.domain_bytes for one in layers] == sorted(one.domain_bytes for one in layers)
     for one in layers:
+        assert one.touched_bytes == pytest.approx(one.busiest_touched_experts * 17_547_264)
+        assert one.all_touched_bytes == pytest.approx(32 * one.touched_experts * 17_547_264)
         assert one.stay_bytes + one.domain_bytes + one.cross_bytes == pytest.approx(
             one.dispatch_bytes + one.combine_bytes
         )
@@ -329,13 +334,18 @@ def test_a_plan_is_quick() -> None:
         ({"data_parallel": 8}, {}, "8 x gb300, each .* bytes short. The fewest that do: 16"),
         ({"data_parallel": 16}, {"prefill_tokens": 1 << 24}, "use fewer prefill_tokens"),
         ({"data_parallel": 16384, "tensor_parallel": 2}, {}, "must be at most 16,384"),
-        ({"data_parallel": 32, "expert_parallel": 5}, {}, "must divide the 32 ranks.*nearest that does: 4"),
+        (
+            {"data_parallel": 32, "expert_parallel": 5},
+            {},
+            "divide the 32 ranks.*Given: 5. The nearest that does: 4",
+        ),
         ({"data_parallel": 32, "expert_parallel": 8}, {}, "expert_parallel 8.*The fewest that do: 16"),
         (
             {"data_parallel": 4, "tensor_parallel": 8, "expert_parallel": 4},
             {},
-            "a multiple of tensor_parallel 8.*nearest that does: 8",
+            "groups of 8 ranks.*Given: 4. The nearest that does: 8",
         ),
+        ({"expert_parallel": 5}, {}, "divide the 16 ranks.*Given: 5. The nearest that does: 4"),
         ({"hardware": "h100"}, {}, "Weights must take at most 85%"),
     ],
 )
