@@ -7,6 +7,7 @@ import msgspec
 from milepost.error_text import one_of
 from milepost.errors import ConfigError
 from milepost.shapes.shape import ModelShape
+from milepost.sim.cost.parallel import check_parallel
 
 __all__ = ["KV_DTYPES", "STATE_DTYPES", "Deployment", "check_ranks", "itemsize"]
 
@@ -58,29 +59,12 @@ def check_ranks(shape: ModelShape, deployment: Deployment) -> None:
     """Refuse ranks that can't divide a model.
 
     Raises:
-        ConfigError: a number is below 1 (below 0 where 0 has a meaning), `tensor_parallel` does not divide
-            the heads, or `context_parallel` does not divide `tensor_parallel`; with the nearest that does.
+        ConfigError: see `milepost.sim.cost.parallel.check_parallel`.
     """
-    lowest = {"tensor_parallel": 1, "context_parallel": 1, "data_parallel": 0, "expert_parallel": 0}
-    for name, least in lowest.items():
-        if (value := getattr(deployment, name)) < least:
-            raise ConfigError(f"{name} must be at least {least}. Given: {value}.")
-    heads = {}
-    if shape.recurrent is not None:
-        heads[f"{shape.recurrent.heads} {shape.recurrent.kind.value} heads"] = shape.recurrent.heads
-    if shape.attention is not None:
-        heads[f"{shape.attention.heads} {shape.attention.kind.value} heads"] = shape.attention.heads
-    _must_divide("tensor_parallel", deployment.tensor_parallel, heads)
-    ranks = {f"{deployment.tensor_parallel} tensor-parallel ranks": deployment.tensor_parallel}
-    _must_divide("context_parallel", deployment.context_parallel, ranks)
-
-
-def _must_divide(option: str, given: int, wholes: dict[str, int]) -> None:
-    counts = wholes.values()
-    if not any(count % given for count in counts):
-        return
-    fitting = [n for n in range(1, min(counts) + 1) if not any(count % n for count in counts)]
-    near = min(fitting, key=lambda n: abs(n - given))
-    raise ConfigError(
-        f"{option} must divide the {' and the '.join(wholes)}. Given: {given}. The nearest that does: {near}."
+    check_parallel(
+        shape,
+        deployment.tensor_parallel,
+        deployment.data_parallel or None,
+        expert_parallel=deployment.expert_parallel,
+        context_parallel=deployment.context_parallel,
     )

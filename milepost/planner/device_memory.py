@@ -197,7 +197,7 @@ def _derive_workspace(sheet: Worksheet, shape: ModelShape, logit_rows: int) -> N
     sheet.derive(
         "workspace.token_bytes", "activation_bytes * (residual_rows * hidden_size + width.widest)", "bytes"
     )
-    sheet.given("logit_rows", logit_rows, "", "rows that sample in one step")
+    sheet.given("logit_rows", logit_rows, "", "the batch", "rows that sample in one step")
     sheet.given("logit_bytes", LOGIT_BYTES, "bytes", "float32")
     sheet.derive(
         "workspace_bytes",

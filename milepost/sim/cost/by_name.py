@@ -9,9 +9,10 @@ from milepost.model_spec import ModelSpec
 from milepost.shapes.shape import ModelShape
 from milepost.sim.cost.calibration import CalibratedCost, Calibration, read_measured
 from milepost.sim.cost.hardware import Hardware, find_hardware, is_path, read_json
+from milepost.sim.cost.parallel import check_parallel
 from milepost.sim.cost.part_weights import EXPERTS, rank_weight_bytes, weights_of
 from milepost.sim.cost.part_work import RankSizes
-from milepost.sim.cost.roofline import RooflineCost, check_parallel
+from milepost.sim.cost.roofline import RooflineCost
 from milepost.sim.cost.step_work import CostModel
 
 __all__ = ["default_hardware", "find_cost_model", "ranks_that_fit"]
@@ -100,7 +101,7 @@ def find_cost_model(
         described = measured
     else:
         described = find_hardware(name)
-    check_parallel(model, tensor_parallel, data_parallel or 1)
+    check_parallel(model, tensor_parallel, data_parallel)
     if data_parallel is None:
         data_parallel = ranks_that_fit(described, model, tensor_parallel) // tensor_parallel
     sizes = RankSizes(

@@ -10,11 +10,11 @@ from __future__ import annotations
 import msgspec
 
 from milepost.error_text import printable
-from milepost.errors import ConfigError
 from milepost.model_spec import ModelSpec
 from milepost.shapes.of_spec import shape_of
 from milepost.shapes.shape import ModelShape
 from milepost.sim.cost.hardware import Hardware
+from milepost.sim.cost.parallel import check_parallel
 from milepost.sim.cost.part_weights import EXPERTS, rank_weight_bytes
 from milepost.sim.cost.part_work import (
     COLLECTIVES,
@@ -26,7 +26,7 @@ from milepost.sim.cost.part_work import (
 )
 from milepost.sim.cost.step_work import StepWork
 
-__all__ = ["PartCost", "RooflineCost", "check_parallel"]
+__all__ = ["PartCost", "RooflineCost"]
 
 ONE_RANK = RankSizes()
 _MOST_REMEMBERED = 1 << 16
@@ -62,14 +62,20 @@ class RooflineCost:
         sizes: how it is divided among them, and its item sizes.
 
     Raises:
-        ConfigError: `tensor_parallel` does not divide the heads, or a number is below 1.
+        ConfigError: a division that can't be; see `milepost.sim.cost.parallel.check_parallel`.
     """
 
     def __init__(
         self, hardware: Hardware, model: ModelSpec | ModelShape, sizes: RankSizes = ONE_RANK
     ) -> None:
         shape = shape_of(model)
-        check_parallel(shape, sizes.tensor_parallel, sizes.data_parallel)
+        check_parallel(
+            shape,
+            sizes.tensor_parallel,
+            sizes.data_parallel,
+            expert_parallel=sizes.expert_parallel,
+            context_parallel=sizes.context_parallel,
+        )
         self.hardware = hardware
         self.sizes = sizes
         self.devices = sizes.ranks
@@ -229,27 +235,3 @@ class RooflineCost:
         ]
         extra = [parts.snapshots(1).bytes / memory, parts.copies(1).bytes / memory]
         return (*recurrence, *attention, *head, *extra)
-
-
-def check_parallel(model: ModelSpec | ModelShape, tensor_parallel: int, data_parallel: int) -> None:
-    """Refuse ranks that can't divide a model.
-
-    Raises:
-        ConfigError: `tensor_parallel` does not divide the heads, or a number is below 1.
-    """
-    for name, value in (("tensor_parallel", tensor_parallel), ("data_parallel", data_parallel)):
-        if value < 1:
-            raise ConfigError(f"{name} must be at least 1. Given: {value}.")
-    shape = shape_of(model)
-    heads = {
-        layer.kind.value: layer.heads for layer in (shape.recurrent, shape.attention) if layer is not None
-    }
-    counts = heads.values()
-    if any(count % tensor_parallel for count in counts):
-        fitting = [n for n in range(1, min(counts) + 1) if not any(count % n for count in counts)]
-        near = min(fitting, key=lambda n: abs(n - tensor_parallel))
-        named = " and ".join(f"{count} {kind}" for kind, count in heads.items())
-        raise ConfigError(
-            f"tensor_parallel must divide the model's {named} heads. "
-            f"Given: {tensor_parallel}. The nearest that does: {near}."
-        )

@@ -38,7 +38,7 @@ def test_as_many_devices_as_the_weights_need(k3: ModelSpec) -> None:
     ("hardware", "options", "words"),
     [
         ("h100", {}, "113,4.*Raise tensor_parallel"),
-        ("gb300", {"tensor_parallel": 7}, "divide the model's 96 KDA.*nearest that does: [68]"),
+        ("gb300", {"tensor_parallel": 7}, "divide the 96 KDA.*nearest that does: [68]"),
         ("gb300", {"tensor_parallel": 0}, "tensor_parallel must be at least 1"),
         ("gb300", {"data_parallel": -1}, "data_parallel must be at least 1"),
         ("gb30", {}, "Did you mean 'gb300'"),
