@@ -81,7 +81,7 @@ def requests_of_trace(trace: Trace, deployment: Deployment, token_budget: int = 
         kv_itemsize=sizes.kv_itemsize,
         state_itemsize=sizes.state_itemsize,
         token_budget=budget,
-        hardware=hardware.name if deployment.hardware in ("", hardware.name) else deployment.hardware,
+        hardware=deployment.hardware or hardware.name,
     )
     found = slots_of(trace, spec)
     count = len(trace.requests)
