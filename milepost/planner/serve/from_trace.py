@@ -23,6 +23,10 @@ from milepost.sim.traces.trace import Trace
 
 __all__ = ["TraceRequests", "requests_of_trace"]
 
+_UNDIVIDED = (
+    "The trace was simulated with contexts that no ranks divide: the cache had less room than it will have."
+)
+
 
 class TraceRequests(msgspec.Struct, frozen=True, kw_only=True):
     """What a trace says of its requests; means.
@@ -99,5 +103,5 @@ def requests_of_trace(trace: Trace, deployment: Deployment, token_budget: int = 
         output_tokens=output,
         hit_tokens=min(int(prompt * found.hit_rate), max(1, prompt) - 1),
         slots=max(1.0, found.needed_slots_mean),
-        notes=(note, *found.notes),
+        notes=(note, *found.notes, *([_UNDIVIDED] if deployment.context_parallel > 1 else [])),
     )
