@@ -45,7 +45,7 @@ def plan_disagg(question: DisaggQuestion, trace: Trace | None = None) -> DisaggP
         raise ConfigError("--simulate replays a trace for its hits. Give --trace as well.")
     sides = read_sides(ask)
     mix = read_mix(ask, sides, trace)
-    instances = prefill_instances(ask, sides, sides.prefill_hardware)
+    instances = prefill_instances(ask, sides, sides.prefill_hardware, mix.longest_tokens)
     prefill, looked = choose_prefill(ask, sides, mix, instances)
     decode = decode_side(ask, sides, mix)
 
@@ -61,7 +61,9 @@ def plan_disagg(question: DisaggQuestion, trace: Trace | None = None) -> DisaggP
     spot = spot_of(sheet, loss, balance)
     remote = remote_rule(sheet, sides, prefill, decode, mix, balance, ask)
     fleet = fleet_of(sheet, sides, prefill, decode, mix, ask)
-    choices = choice_rows(ask, sides, mix, looked, decode)
+    colocated = colocated_of(sheet, decode, mix, ask)
+    others, published = other_models(sheet, sides, ask), published_exports(sheet)
+    choices = choice_rows(sheet, ask, sides, mix, looked)
     return DisaggPlan(
         model=sides.model,
         prefill=_side(prefill.instance, ask.prefill_price or None),
@@ -69,10 +71,10 @@ def plan_disagg(question: DisaggQuestion, trace: Trace | None = None) -> DisaggP
         mix=_facts(mix, sheet),
         network_bytes_per_second=ask.network_bytes_per_second,
         transfers=rows,
-        other_models=other_models(sides, ask),
-        published=published_exports(),
+        other_models=others,
+        published=published,
         balance=balance,
-        colocated=colocated_of(sheet, decode, mix, ask),
+        colocated=colocated,
         choices=choices,
         remote=remote,
         spot=spot,

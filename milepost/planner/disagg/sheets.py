@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from milepost.planner.device_memory import derive_free_memory, part_key
@@ -14,7 +15,15 @@ from milepost.planner.worksheet import Worksheet
 from milepost.sim.cost.roofline import PartCost
 from milepost.sim.cost.step_work import StepWork
 
-__all__ = ["note_decode", "note_mix", "note_parts", "note_prefill", "note_sizes"]
+__all__ = [
+    "note_decode",
+    "note_mix",
+    "note_parts",
+    "note_prefill",
+    "note_sizes",
+    "number_key",
+    "prefill_breakdown",
+]
 
 CONFIG = "config.json"
 ROOFLINE = "roofline, docs/cost-model.md"
@@ -55,6 +64,12 @@ def note_sizes(sheet: Worksheet, sides: Sides, ask: DisaggQuestion) -> None:
     sheet.check("state_bytes", sides.sizes.state_bytes)
     sheet.check("kv_bytes_per_token", sides.sizes.kv_bytes_per_token)
     sheet.given("network_bytes_per_second", ask.network_bytes_per_second, "bytes/s", "--network")
+
+
+def number_key(name: str) -> str:
+    """A name of a model or of hardware as part of a number's name."""
+    word = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
+    return f"m_{word}" if not word or word[0].isdigit() else word
 
 
 def sides_itemsize(dtype: str) -> int:

@@ -8,8 +8,8 @@ from milepost.planner.disagg.instances import Instance, arrangements
 from milepost.planner.disagg.plan import ModelExport, PublishedExport, RequestTransfer
 from milepost.planner.disagg.published import EXPORTS
 from milepost.planner.disagg.question import DisaggQuestion
-from milepost.planner.disagg.rates import sizes_of
-from milepost.planner.disagg.sheets import note_parts, prefill_breakdown
+from milepost.planner.disagg.rates import RequestSizes, sizes_of
+from milepost.planner.disagg.sheets import note_parts, number_key, prefill_breakdown
 from milepost.planner.disagg.sides import Sides
 from milepost.planner.disagg.streaming import transfer_exposed
 from milepost.planner.worksheet import Worksheet
@@ -82,7 +82,7 @@ def _transfer(
     )
 
 
-def other_models(sides: Sides, ask: DisaggQuestion) -> tuple[ModelExport, ...]:
+def other_models(sheet: Worksheet, sides: Sides, ask: DisaggQuestion) -> tuple[ModelExport, ...]:
     """What other models export at `EXPORT_TOKENS` on the prefill side's hardware, in their best arrangement.
 
     Raises:
@@ -90,19 +90,20 @@ def other_models(sides: Sides, ask: DisaggQuestion) -> tuple[ModelExport, ...]:
         CheckpointError: a config that can't be read.
     """
     if ask.against is not None:
-        return tuple(_other(sides.prefill_hardware, ask, name) for name in ask.against)
+        names = list(dict.fromkeys(ask.against))
+        return tuple(_other(sheet, sides.prefill_hardware, ask, name) for name in names)
     known = [export.shape for export in EXPORTS if export.shape in SHAPES and export.shape != sides.model]
-    return tuple(one for name in known if (one := _if_it_fits(sides.prefill_hardware, ask, name)))
+    return tuple(one for name in known if (one := _if_it_fits(sheet, sides.prefill_hardware, ask, name)))
 
 
-def _if_it_fits(hardware: Hardware, ask: DisaggQuestion, name: str) -> ModelExport | None:
+def _if_it_fits(sheet: Worksheet, hardware: Hardware, ask: DisaggQuestion, name: str) -> ModelExport | None:
     try:
-        return _other(hardware, ask, name)
+        return _other(sheet, hardware, ask, name)
     except ConfigError:  # nobody asked for this one
         return None
 
 
-def _other(hardware: Hardware, ask: DisaggQuestion, name: str) -> ModelExport:
+def _other(sheet: Worksheet, hardware: Hardware, ask: DisaggQuestion, name: str) -> ModelExport:
     deployment = ask.deployment
     known, shape = find_shape(name)
     kv, state = KV_DTYPES[deployment.kv_dtype], STATE_DTYPES[deployment.state_dtype]
@@ -112,7 +113,16 @@ def _other(hardware: Hardware, ask: DisaggQuestion, name: str) -> ModelExport:
         for ranks in arrangements(shape, hardware, 0, 0, kv_itemsize=kv, state_itemsize=state)
     ]
     best = max(instances, key=lambda one: one.groups / one.prefill_seconds(EXPORT_TOKENS, 0) / one.devices)
-    seconds, sent = best.prefill_seconds(EXPORT_TOKENS, 0), sizes.sent(EXPORT_TOKENS)
+    seconds = best.prefill_seconds(EXPORT_TOKENS, 0)
+    key = f"other.{number_key(known)}"
+    if f"{key}.sent_bytes" in sheet:  # of another file with the same name
+        key = f"{key}_{len(sheet.derivations)}"
+    sent = _note_sent(sheet, key, sizes, EXPORT_TOKENS)
+    sheet.given(f"{key}.prefill_seconds", seconds, "seconds", "roofline, docs/cost-model.md", best.name)
+    sheet.given(f"{key}.groups", best.groups, "groups", "arrangement of most prompts a device")
+    rate = sheet.derive(
+        f"{key}.kv_bytes_per_second", f"{key}.groups * {key}.sent_bytes / {key}.prefill_seconds", "bytes/s"
+    )
     return ModelExport(
         model=known,
         prompt_tokens=EXPORT_TOKENS,
@@ -120,11 +130,21 @@ def _other(hardware: Hardware, ask: DisaggQuestion, name: str) -> ModelExport:
         devices=best.devices,
         sent_bytes=round(sent),
         prefill_seconds=seconds,
-        kv_bytes_per_second=best.groups * sent / seconds,
+        kv_bytes_per_second=rate,
     )
 
 
-def published_exports() -> tuple[PublishedExport, ...]:
+def _note_sent(sheet: Worksheet, key: str, sizes: RequestSizes, tokens: int) -> float:
+    if f"{key}.state_bytes" not in sheet:
+        sheet.given(f"{key}.state_bytes", sizes.state_bytes, "bytes", "config.json")
+        sheet.given(f"{key}.kv_bytes_per_token", sizes.kv_bytes_per_token, "bytes", "config.json")
+    sheet.given(f"{key}.prompt_tokens", tokens, "tokens", "where models are compared")
+    return sheet.derive(
+        f"{key}.sent_bytes", f"{key}.state_bytes + {key}.prompt_tokens * {key}.kv_bytes_per_token", "bytes"
+    )
+
+
+def published_exports(sheet: Worksheet) -> tuple[PublishedExport, ...]:
     """Published KV throughputs of 8 H200 beside ours at TP8, for the models whose shape is known."""
     hardware, found = find_hardware("h200"), []
     for export in EXPORTS:
@@ -140,7 +160,16 @@ def published_exports() -> tuple[PublishedExport, ...]:
         sizes = sizes_of(shape, 2, 4)
         for tokens, published in export.bytes_per_second.items():
             seconds = instance.prefill_seconds(tokens, 0)
-            predicted = sizes.sent(tokens) / seconds
+            key = f"published.{number_key(export.model)}_{tokens}"
+            sent = _note_sent(sheet, key, sizes, tokens)
+            sheet.given(f"{key}.bytes_per_second", published, "bytes/s", "arXiv:2604.15039, table 3")
+            sheet.given(f"{key}.prefill_seconds", seconds, "seconds", "roofline of 8 H200 at TP8")
+            predicted = sheet.derive(
+                f"{key}.predicted_bytes_per_second", f"{key}.sent_bytes / {key}.prefill_seconds", "bytes/s"
+            )
+            ratio = sheet.derive(
+                f"{key}.ratio", f"{key}.predicted_bytes_per_second / {key}.bytes_per_second", "times"
+            )
             found.append(
                 PublishedExport(
                     model=export.model,
@@ -148,8 +177,8 @@ def published_exports() -> tuple[PublishedExport, ...]:
                     prompt_tokens=tokens,
                     published_bytes_per_second=published,
                     predicted_bytes_per_second=predicted,
-                    ratio=predicted / published,
-                    published_prefill_seconds=sizes.sent(tokens) / published,
+                    ratio=ratio,
+                    published_prefill_seconds=sent / published,
                     predicted_prefill_seconds=seconds,
                 )
             )
