@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-from milepost.planner.disagg.choices import best_choice
 from milepost.planner.disagg.figures import bandwidth, gigabytes, money, rate, seconds, tokens
 from milepost.planner.disagg.offload import Fleet
 from milepost.planner.disagg.plan import DisaggPlan, FleetPlan
@@ -197,6 +196,13 @@ def _choices(plan: DisaggPlan) -> Section:
         columns=_columns(tuple(names), 2), rows=tuple(rows), note=note, best=best_choice(plan.choices)
     )
     return Section(title="Prefill instances that were looked at", tables=(table,))
+
+
+def _chosen(plan: DisaggPlan) -> int | None:
+    side = plan.prefill
+    chosen = (side.hardware, side.tensor_parallel, side.data_parallel)
+    rows = ((one.hardware, one.tensor_parallel, one.data_parallel) for one in plan.choices)
+    return next((place for place, row in enumerate(rows) if row == chosen), None)
 
 
 def _money(value: float | None) -> str:

@@ -16,7 +16,7 @@ from milepost.planner.disagg.planning import plan_disagg
 from milepost.planner.disagg.question import DisaggQuestion
 from milepost.planner.disagg.report import disagg_report
 from milepost.shapes.names import SHAPES
-from milepost.sim.cost.hardware import find_hardware
+from milepost.sim.cost.hardware import PeakFlops, find_hardware
 from milepost.sim.cost.part_work import RankSizes
 from milepost.sim.cost.roofline import RooflineCost
 from milepost.sim.cost.step_work import StepWork
@@ -264,15 +264,18 @@ def test_costs_are_device_hours_over_tokens() -> None:
 
 
 def test_hardware_of_one_name_is_told_apart(tmp_path: Path) -> None:
-    fast = msgspec.structs.replace(find_hardware("h200"), memory_bytes_per_second=9e12)
+    fast = msgspec.structs.replace(find_hardware("h200"), peak_flops=PeakFlops(bf16=9e15, fp8=9e15))
     file = tmp_path / "h200.json"
     file.write_bytes(msgspec.json.encode(fast))
-    plan = ask(
-        deployment=Deployment(hardware="h200", data_parallel=32), prefill_hardware=str(file), decode_price=6.0
-    )
+    deployment = Deployment(model="kimi-linear", hardware="h200")
+    plan = ask(deployment=deployment, prefill_hardware=str(file), decode_price=6.0)
     assert {row.hardware for row in plan.choices} == {"h200"}
     speeds = {row.requests_per_second_per_device for row in plan.choices}
     assert len(speeds) == len(plan.choices) > 4
+    assert (
+        plan.balance.prefill_requests_per_second
+        > ask(deployment=deployment).balance.prefill_requests_per_second
+    )
 
 
 def test_losses_take_instances() -> None:
