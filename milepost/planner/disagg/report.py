@@ -192,9 +192,7 @@ def _choices(plan: DisaggPlan) -> Section:
     note = "Tokens a second of all devices of both sides, balanced exactly."
     if priced:
         note += " Even price: of a device-hour, at which prefill costs what it does on the decode side's."
-    table = Table(
-        columns=_columns(tuple(names), 2), rows=tuple(rows), note=note, best=best_choice(plan.choices)
-    )
+    table = Table(columns=_columns(tuple(names), 2), rows=tuple(rows), note=note, best=_chosen(plan))
     return Section(title="Prefill instances that were looked at", tables=(table,))
 
 
