@@ -1,11 +1,11 @@
-"""Bytes, times and KV throughput by length: of the model, of other models, and published ones beside ours."""
+"""Bytes, times and KV throughput by length, of the model and of others."""
 
 from __future__ import annotations
 
 from milepost.errors import ConfigError
 from milepost.planner.deployment import KV_DTYPES, STATE_DTYPES
 from milepost.planner.disagg.instances import Instance, arrangements
-from milepost.planner.disagg.plan import ModelExport, PublishedExport, RequestTransfer
+from milepost.planner.disagg.plan import ModelExport, RequestTransfer
 from milepost.planner.disagg.published import EXPORTS
 from milepost.planner.disagg.question import DisaggQuestion
 from milepost.planner.disagg.rates import RequestSizes, sizes_of
@@ -14,10 +14,9 @@ from milepost.planner.disagg.sides import Sides
 from milepost.planner.disagg.streaming import transfer_exposed
 from milepost.planner.worksheet import Worksheet
 from milepost.shapes.names import SHAPES, find_shape
-from milepost.sim.cost.hardware import Hardware, find_hardware
-from milepost.sim.cost.part_work import RankSizes
+from milepost.sim.cost.hardware import Hardware
 
-__all__ = ["EXPORT_TOKENS", "LENGTHS", "other_models", "published_exports", "transfers"]
+__all__ = ["EXPORT_TOKENS", "LENGTHS", "note_sent", "other_models", "transfers"]
 
 LENGTHS = (8 * 1024, 32 * 1024, 128 * 1024, 256 * 1024)
 EXPORT_TOKENS = 32 * 1024
@@ -117,7 +116,7 @@ def _other(sheet: Worksheet, hardware: Hardware, ask: DisaggQuestion, name: str)
     key = f"other.{number_key(known)}"
     if f"{key}.sent_bytes" in sheet:  # of another file with the same name
         key = f"{key}_{len(sheet.derivations)}"
-    sent = _note_sent(sheet, key, sizes, EXPORT_TOKENS)
+    sent = note_sent(sheet, key, sizes, EXPORT_TOKENS)
     sheet.given(f"{key}.prefill_seconds", seconds, "seconds", "roofline, docs/cost-model.md", best.name)
     sheet.given(f"{key}.groups", best.groups, "groups", "arrangement of most prompts a device")
     rate = sheet.derive(
@@ -134,7 +133,8 @@ def _other(sheet: Worksheet, hardware: Hardware, ask: DisaggQuestion, name: str)
     )
 
 
-def _note_sent(sheet: Worksheet, key: str, sizes: RequestSizes, tokens: int) -> float:
+def note_sent(sheet: Worksheet, key: str, sizes: RequestSizes, tokens: int) -> float:
+    """Bytes of a request of some model, derived as ``KEY.sent_bytes``."""
     if f"{key}.state_bytes" not in sheet:
         sheet.given(f"{key}.state_bytes", sizes.state_bytes, "bytes", "config.json")
         sheet.given(f"{key}.kv_bytes_per_token", sizes.kv_bytes_per_token, "bytes", "config.json")
@@ -142,44 +142,3 @@ def _note_sent(sheet: Worksheet, key: str, sizes: RequestSizes, tokens: int) -> 
     return sheet.derive(
         f"{key}.sent_bytes", f"{key}.state_bytes + {key}.prompt_tokens * {key}.kv_bytes_per_token", "bytes"
     )
-
-
-def published_exports(sheet: Worksheet) -> tuple[PublishedExport, ...]:
-    """Published KV throughputs of 8 H200 beside ours at TP8, for the models whose shape is known."""
-    hardware, found = find_hardware("h200"), []
-    for export in EXPORTS:
-        if export.shape not in SHAPES:
-            continue
-        _, shape = find_shape(export.shape)
-        try:
-            instance = Instance(
-                shape, hardware, RankSizes(tensor_parallel=8), memory_share=1.0, chunk_tokens=8192
-            )
-        except ConfigError:  # heads that 8 ranks don't divide
-            continue
-        sizes = sizes_of(shape, 2, 4)
-        for tokens, published in export.bytes_per_second.items():
-            seconds = instance.prefill_seconds(tokens, 0)
-            key = f"published.{number_key(export.model)}_{tokens}"
-            sent = _note_sent(sheet, key, sizes, tokens)
-            sheet.given(f"{key}.bytes_per_second", published, "bytes/s", "arXiv:2604.15039, table 3")
-            sheet.given(f"{key}.prefill_seconds", seconds, "seconds", "roofline of 8 H200 at TP8")
-            predicted = sheet.derive(
-                f"{key}.predicted_bytes_per_second", f"{key}.sent_bytes / {key}.prefill_seconds", "bytes/s"
-            )
-            ratio = sheet.derive(
-                f"{key}.ratio", f"{key}.predicted_bytes_per_second / {key}.bytes_per_second", "times"
-            )
-            found.append(
-                PublishedExport(
-                    model=export.model,
-                    shape=export.shape,
-                    prompt_tokens=tokens,
-                    published_bytes_per_second=published,
-                    predicted_bytes_per_second=predicted,
-                    ratio=ratio,
-                    published_prefill_seconds=sent / published,
-                    predicted_prefill_seconds=seconds,
-                )
-            )
-    return tuple(found)

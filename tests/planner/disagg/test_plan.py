@@ -11,6 +11,7 @@ import pytest
 
 from milepost.errors import ConfigError
 from milepost.planner.deployment import Deployment
+from milepost.planner.disagg.exports import FITTED_TOKENS, checked_error
 from milepost.planner.disagg.plan import DisaggPlan
 from milepost.planner.disagg.planning import plan_disagg
 from milepost.planner.disagg.question import DisaggQuestion
@@ -357,6 +358,17 @@ def test_published_throughputs_stand_beside_ours() -> None:
     for row in rows:
         assert row.ratio == pytest.approx(row.predicted_bytes_per_second / row.published_bytes_per_second)
         assert row.ratio == pytest.approx(row.published_prefill_seconds / row.predicted_prefill_seconds)
+    fitted = [row for row in rows if row.prompt_tokens == FITTED_TOKENS]
+    late = [row.published_prefill_seconds - row.predicted_prefill_seconds for row in fitted]
+    overhead = sum(late) / len(late)
+    for row in rows:
+        assert row.with_overhead_ratio == pytest.approx(
+            row.published_prefill_seconds / (row.predicted_prefill_seconds + overhead)
+        )
+    error = checked_error(rows)
+    assert error is not None
+    alone = [abs(row.ratio - 1) for row in rows if row.prompt_tokens != FITTED_TOKENS]
+    assert error < sum(alone) / len(alone)
     at_32k = {
         row.model: row.published_bytes_per_second * 8 / 1e9 for row in rows if row.prompt_tokens == 32768
     }
