@@ -12,6 +12,7 @@ from milepost.cli.option_groups import GroupedCommand, option_group
 from milepost.cli.options import examples
 from milepost.cli.plan.options import deployment_options, take_deployment
 from milepost.cli.plan.outputs import finish, output_options, take_outputs
+from milepost.cli.trace_options import open_trace, take_trace_options, trace_options
 from milepost.errors import ConfigError
 from milepost.planner.disagg.question import STREAMING, DisaggQuestion
 
@@ -35,6 +36,24 @@ def _bytes_a_second(option: str, text: str) -> float:
         ) from None
 
 
+def _seconds(option: str, text: str | None) -> float:
+    """Seconds out of text such as 2, 2s or 500ms; 0 where nothing was given."""
+    if text is None:
+        return 0.0
+    number, scale = text.strip().lower(), 1.0
+    for unit, one in (("ms", 1e-3), ("s", 1.0)):
+        if number.endswith(unit):
+            number, scale = number.removesuffix(unit), one
+            break
+    try:
+        found = float(number) * scale
+    except ValueError:
+        found = 0.0
+    if not found > 0:
+        raise ConfigError(f"{option} must be a time above 0 such as 2, 2s or 500ms. Given: {text!r:.60}.")
+    return found
+
+
 def _counts(text: str) -> tuple[int, int]:
     remote, comma, local = text.partition(",")
     if not (comma and remote.strip().isdecimal() and local.strip().isdecimal()):
@@ -47,9 +66,10 @@ def _counts(text: str) -> tuple[int, int]:
 
 @click.command(
     cls=GroupedCommand,
+    shared_heading="How a trace is read",
     epilog=examples(
         "milepost plan disagg --model kimi-k3 --hardware gb300",
-        "milepost plan disagg --devices 32 --prefill-tp 8 --tpot-limit 0.05",
+        "milepost plan disagg --gpus 32 --tp 2 --dp 8 --prefill-tp 2 --prefill-dp 4 --tpot 50ms",
         "milepost plan disagg --prefill-hardware h200 --prefill-price 2.5 --decode-price 6 --spot-loss 0.05",
         "milepost plan disagg --lengths p50=8k,p90=32k,p99=128k --outputs 1k --rate 20 --link 12.5GB",
         "milepost plan disagg --prefill-hardware h200 --fleet 4,8 --link 12.5GB",
@@ -70,7 +90,13 @@ def _counts(text: str) -> tuple[int, int]:
     metavar="N",
     help="[default: the fewest groups that hold the weights]",
 )
-@_prefill("--chunk", type=int, default=_DEFAULTS.chunk_tokens, show_default=True, help="Tokens of a step.")
+@_prefill(
+    "--token-budget",
+    type=int,
+    default=_DEFAULTS.chunk_tokens,
+    show_default=True,
+    help="Most tokens of a prefill step.",
+)
 @_prefill(
     "--streaming",
     metavar="|".join(STREAMING),
@@ -111,6 +137,14 @@ def _counts(text: str) -> tuple[int, int]:
     help="Of the cache that is simulated.",
 )
 @_goal(
+    "--slots",
+    type=float,
+    default=_DEFAULTS.slots,
+    show_default=True,
+    metavar="N",
+    help="States that a running request takes of decode's memory.",
+)
+@_goal(
     "--network",
     metavar="BYTES/S",
     default="50GB",
@@ -119,25 +153,15 @@ def _counts(text: str) -> tuple[int, int]:
 )
 @_goal("--link", metavar="BYTES/S", help="Between the sides in all.  [default: no limit]")
 @_goal(
-    "--tpot-limit",
-    type=float,
-    default=_DEFAULTS.tpot_limit_seconds,
-    show_default=True,
-    metavar="SECONDS",
-    help="Of a decode step.",
+    "--tpot", metavar="TIME", default="50ms", show_default=True, help="Limit of a decode step: 50ms, 0.05."
 )
-@_goal(
-    "--ttft-limit",
-    type=float,
-    metavar="SECONDS",
-    help="Wait, prefill, exposed transfer.  [default: no limit]",
-)
+@_goal("--ttft", metavar="TIME", help="Limit of wait, prefill and exposed transfer: 2, 2s.  [default: none]")
 @_goal(
     "--ttft-percentile",
     type=float,
     default=_DEFAULTS.ttft_percentile,
     show_default=True,
-    help="Of the requests by length, for which --ttft-limit holds.",
+    help="Of the requests by length, for which --ttft holds.",
 )
 @_goal(
     "--utilization",
@@ -147,7 +171,7 @@ def _counts(text: str) -> tuple[int, int]:
     help="Of prefill instances' time, at most.",
 )
 @_goal("--rate", type=float, metavar="N", help="Requests a second to serve.")
-@_goal("--devices", type=int, metavar="N", help="Devices in all, at most.")
+@_goal("--gpus", type=int, metavar="N", help="Devices in all, at most.")
 @_goal(
     "--fleet",
     metavar="P,D",
@@ -177,6 +201,7 @@ def _counts(text: str) -> tuple[int, int]:
     help="Until a lost instance has been replaced and has its weights.",
 )
 @output_options
+@trace_options
 def disagg(**options: Any) -> None:  # noqa: ANN401  # checked where they are taken
     """Size prefill and decode on machines of their own.
 
@@ -188,7 +213,9 @@ def disagg(**options: Any) -> None:  # noqa: ANN401  # checked where they are ta
     from milepost.planner.disagg.report import disagg_report
 
     outputs = take_outputs(options)
-    plan = plan_disagg(_question(options))
+    how, path = take_trace_options(options), options["trace"]
+    question = _question(options)
+    plan = plan_disagg(question, None if path is None else open_trace(path, how))
     finish(plan, disagg_report(plan), outputs)
 
 
@@ -216,19 +243,19 @@ def _question(options: dict[str, Any]) -> DisaggQuestion:
         lengths=options["lengths"],
         outputs=options["outputs"],
         hit_rate=options["hit_rate"],
-        trace=options["trace"],
         simulated_bytes=parse_bytes(simulated, name="--simulate") if simulated else 0,
         snapshot_policy=options["snapshot_policy"],
         network_bytes_per_second=_bytes_a_second("--network", options["network"]),
         link_bytes_per_second=_bytes_a_second("--link", link) if link is not None else 0.0,
+        slots=options["slots"],
         streaming=options["streaming"],
-        chunk_tokens=options["chunk"],
-        tpot_limit_seconds=options["tpot_limit"],
-        ttft_limit_seconds=_above_zero("--ttft-limit", options["ttft_limit"]),
+        chunk_tokens=options["token_budget"],
+        tpot_limit_seconds=_seconds("--tpot", options["tpot"]),
+        ttft_limit_seconds=_seconds("--ttft", options["ttft"]),
         ttft_percentile=options["ttft_percentile"],
         utilization=options["utilization"],
         requests_per_second=_above_zero("--rate", options["rate"]),
-        devices=int(_above_zero("--devices", options["devices"])),
+        devices=int(_above_zero("--gpus", options["gpus"])),
         prefill_price=options["prefill_price"],
         decode_price=options["decode_price"],
         loss_rate_per_hour=options["spot_loss"],

@@ -36,7 +36,7 @@ def counts_of(prefill: PrefillRate, decode: DecodeRate, ask: DisaggQuestion) -> 
     if found is None:
         least = prefill.instance.devices + decode.instance.devices
         raise ConfigError(
-            f"--devices must be at least {least}: an instance of each side takes "
+            f"--gpus must be at least {least}: an instance of each side takes "
             f"{prefill.instance.devices} and {decode.instance.devices}. Given: {ask.devices}."
         )
     return found
@@ -49,7 +49,7 @@ def balance_of(sheet: Worksheet, prefill: PrefillRate, decode: DecodeRate, ask: 
         ConfigError: so many devices don't hold an instance of each.
     """
     counts = counts_of(prefill, decode, ask)
-    how = "--rate" if ask.requests_per_second else "--devices" if ask.devices else "best small ratio"
+    how = "--rate" if ask.requests_per_second else "--gpus" if ask.devices else "best small ratio"
     sheet.derive(
         "prefill_per_decode",
         "decode.requests_per_second / prefill.counted_requests_per_second",
@@ -96,8 +96,9 @@ def balance_of(sheet: Worksheet, prefill: PrefillRate, decode: DecodeRate, ask: 
     sheet.derive(
         "sent_bytes_per_second_per_prefill_instance", "sent_bytes_per_second / prefill.instances", "bytes/s"
     )
+    cost: float | None = None
     if ask.prefill_price or ask.decode_price:
-        sheet.derive(
+        cost = sheet.derive(
             "cost_per_million_output_tokens",
             "(prefill.instances * prefill.devices * prefill.price"
             " + decode.instances * decode.devices * decode.price) / 3600 / output_tokens_per_second * 1e6",
@@ -108,7 +109,7 @@ def balance_of(sheet: Worksheet, prefill: PrefillRate, decode: DecodeRate, ask: 
         prefill_instances=counts.prefill,
         decode_instances=counts.decode,
         devices=int(sheet["devices"]),
-        prefill_per_decode=sheet["prefill_per_decode"],
+        prefill_per_decode_ratio=sheet["prefill_per_decode"],
         prefill_requests_per_second=prefill.requests_per_second,
         decode_requests_per_second=decode.requests_per_second,
         requests_per_second=served,
@@ -116,7 +117,7 @@ def balance_of(sheet: Worksheet, prefill: PrefillRate, decode: DecodeRate, ask: 
         output_tokens_per_second_per_device=sheet["output_tokens_per_second_per_device"],
         batch_per_group=decode.batch,
         tpot_seconds=decode.step_seconds,
-        prefill_utilization=sheet["prefill.utilization"],
+        prefill_busy_share=sheet["prefill.utilization"],
         wait_seconds=wait,
         ttft_seconds=wait + prefill.ttft_alone_seconds,
         sent_bytes_per_second=sheet["sent_bytes_per_second"],
@@ -124,7 +125,7 @@ def balance_of(sheet: Worksheet, prefill: PrefillRate, decode: DecodeRate, ask: 
         fits_link=not ask.link_bytes_per_second
         or sheet["sent_bytes_per_second"] <= ask.link_bytes_per_second * (1 + 1e-9),
         ttft_percentile=ask.ttft_percentile,
-        cost_per_million_output_tokens=_or_zero(sheet, "cost_per_million_output_tokens"),
+        cost_per_million_output_tokens=cost,
         bound=bound or _bound(counts, prefill, decode),
     )
 
@@ -158,14 +159,12 @@ def _served(sheet: Worksheet, counts: Counts, ask: DisaggQuestion) -> tuple[floa
     return served, "link" if served < counts.requests_per_second * (1 - 1e-9) else ""
 
 
-def _or_zero(sheet: Worksheet, name: str) -> float:
-    return sheet[name] if name in sheet else 0.0  # noqa: SIM401 - a worksheet has no get
-
-
 def _bound(counts: Counts, prefill: PrefillRate, decode: DecodeRate) -> str:
     by_prefill = counts.prefill * prefill.requests_per_second
     by_decode = counts.decode * decode.requests_per_second
-    return f"prefill ({prefill.bound})" if by_prefill < by_decode else f"decode ({decode.bound})"
+    if by_prefill >= by_decode:
+        return f"decode ({decode.bound})"
+    return "prefill" if prefill.bound == "prefill" else f"prefill ({prefill.bound})"
 
 
 def colocated_of(sheet: Worksheet, decode: DecodeRate, mix: Mix, ask: DisaggQuestion) -> Colocated:
@@ -209,5 +208,5 @@ def colocated_of(sheet: Worksheet, decode: DecodeRate, mix: Mix, ask: DisaggQues
         requests_per_second=requests,
         output_tokens_per_second_per_device=per_device,
         batch_per_group=batch,
-        gain=gain,
+        gain_ratio=gain,
     )

@@ -45,7 +45,7 @@ def best_choice(choices: Sequence[PrefillChoice]) -> int | None:
     return min(
         usable,
         key=lambda place: (
-            choices[place].cost_per_million_output_tokens,
+            choices[place].cost_per_million_output_tokens or 0.0,
             -choices[place].output_tokens_per_second_per_device,
         ),
     )
@@ -66,7 +66,8 @@ def _choice(
 ) -> PrefillChoice:
     rate = one.rate
     instance, requests = rate.instance, rate.requests_per_second
-    per_device, cost, refused = 0.0, 0.0, one.refused
+    per_device, refused = 0.0, one.refused
+    cost: float | None = None
     if requests > 0 and not refused:
         # Balanced exactly, not by whole instances: what devices of both sides a request a second takes.
         needed = instance.devices / requests + decode.instance.devices / decode.requests_per_second
@@ -84,6 +85,6 @@ def _choice(
         requests_per_second_per_device=requests / instance.devices,
         output_tokens_per_second_per_device=per_device,
         cost_per_million_output_tokens=cost,
-        even_price_per_device_hour=ask.decode_price * measure * requests / instance.devices,
+        even_price_per_device_hour=ask.decode_price * measure * requests / instance.devices or None,
         refused=refused or ("the TTFT limit" if requests <= 0 else ""),
     )

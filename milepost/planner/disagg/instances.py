@@ -84,9 +84,13 @@ class Instance:
         """Groups that serve requests beside each other."""
         return self.sizes.data_parallel
 
-    def largest_batch(self, tokens: float) -> int:
-        """Requests of that length that a group's ranks hold at once, each with its state."""
-        return max(0, math.floor(self.free_bytes / (self.state_bytes + tokens * self.kv_bytes_per_token)))
+    def largest_batch(self, tokens: float, slots: float = 1.0) -> int:
+        """Requests of that length that a group's ranks hold at once, each with its states."""
+        return max(0, math.floor(self.free_bytes / self.request_bytes(tokens, slots)))
+
+    def request_bytes(self, tokens: float, slots: float = 1.0) -> float:
+        """What one request of that length takes of a device."""
+        return slots * self.state_bytes + tokens * self.kv_bytes_per_token
 
     # -- prefill ------------------------------------------------------------------------------
 

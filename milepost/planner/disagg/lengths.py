@@ -142,7 +142,7 @@ def parse_lengths(option: str, text: str) -> Lengths:
     for part in text.split(","):
         name, equals, value = part.strip().partition("=")
         if not equals:
-            name, value = "p50", name
+            name, value = ("p50", name) if part == text else (name, "")  # "" is no length: refused
         if (name := name.strip().lower()) in given:
             raise ConfigError(f"{option} names {name} twice. Given: {text!r:.100}.")
         given[name] = _count(option, value.strip(), text)

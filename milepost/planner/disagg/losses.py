@@ -33,7 +33,7 @@ def note_losses(sheet: Worksheet, rate: PrefillRate, loss: SpotLoss | None, ask:
         sheet.derive(name, "prefill.requests_per_second", "requests/s", meaning="nothing is lost")
         return
     sheet.given("spot.loss_rate_per_hour", ask.loss_rate_per_hour, "", "--spot-loss")
-    sheet.given("spot.losses_per_second", loss.losses_per_second, "1/s", "-log(1 - loss rate) / 3600")
+    sheet.given("spot.losses_per_second", loss.loss_rate_per_second, "1/s", "-log(1 - loss rate) / 3600")
     sheet.given("spot.restart_seconds", ask.restart_seconds, "seconds", "--restart")
     sheet.given(
         "spot.redone_share", loss.redone_share, "", "(exp(nu S) - 1) / (nu S) - 1 over the mix", "of the work"

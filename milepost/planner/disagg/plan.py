@@ -34,7 +34,7 @@ class SideFacts(msgspec.Struct, frozen=True, kw_only=True):
         devices: of the instance.
         rank_weight_bytes: of weights on each device.
         rank_free_bytes: of each device, for states and KV.
-        price_per_device_hour: 0 where none is given.
+        price_per_device_hour: None where none is given.
     """
 
     hardware: str
@@ -43,7 +43,7 @@ class SideFacts(msgspec.Struct, frozen=True, kw_only=True):
     devices: int
     rank_weight_bytes: float
     rank_free_bytes: float
-    price_per_device_hour: float
+    price_per_device_hour: float | None
 
 
 class MixFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,8 +127,8 @@ class PublishedExport(msgspec.Struct, frozen=True, kw_only=True):
         model: its name there.
         shape: its name here.
         prompt_tokens: the length.
-        published_bits_per_second: of 8 H200.
-        predicted_bits_per_second: of 8 H200 by the roofline.
+        published_bytes_per_second: of 8 H200.
+        predicted_bytes_per_second: of 8 H200 by the roofline.
         ratio: predicted over published.
         published_prefill_seconds: that our bytes and the published throughput come to.
         predicted_prefill_seconds: by the roofline.
@@ -137,8 +137,8 @@ class PublishedExport(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     shape: str
     prompt_tokens: int
-    published_bits_per_second: float
-    predicted_bits_per_second: float
+    published_bytes_per_second: float
+    predicted_bytes_per_second: float
     ratio: float
     published_prefill_seconds: float
     predicted_prefill_seconds: float
@@ -151,7 +151,7 @@ class Balance(msgspec.Struct, frozen=True, kw_only=True):
         prefill_instances: of the prefill side.
         decode_instances: of the decode side.
         devices: of both.
-        prefill_per_decode: prefill instances that one decode instance keeps busy.
+        prefill_per_decode_ratio: prefill instances that one decode instance keeps busy.
         prefill_requests_per_second: of one prefill instance, at most.
         decode_requests_per_second: of one decode instance, at most.
         requests_per_second: of the whole.
@@ -159,21 +159,21 @@ class Balance(msgspec.Struct, frozen=True, kw_only=True):
         output_tokens_per_second_per_device: of the whole, by all devices.
         batch_per_group: requests that a decode group runs at once.
         tpot_seconds: of a decode step with that batch.
-        prefill_utilization: share of the prefill instances' time.
+        prefill_busy_share: share of the prefill instances' time.
         wait_seconds: mean, before prefill; infinite without any room.
         ttft_seconds: of the request at the percentile: wait, prefill and exposed transfer.
         ttft_percentile: of the requests by uncached tokens, whose TTFT it is.
         sent_bytes_per_second: between the sides.
         fits_link: whether the link between them suffices for that; true without a limit.
         sent_bytes_per_second_per_prefill_instance: from each.
-        cost_per_million_output_tokens: in the currency of the prices; 0 without prices.
+        cost_per_million_output_tokens: in the currency of the prices; None without.
         bound: what keeps it from more.
     """
 
     prefill_instances: int
     decode_instances: int
     devices: int
-    prefill_per_decode: float
+    prefill_per_decode_ratio: float
     prefill_requests_per_second: float
     decode_requests_per_second: float
     requests_per_second: float
@@ -181,14 +181,14 @@ class Balance(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens_per_second_per_device: float
     batch_per_group: int
     tpot_seconds: float
-    prefill_utilization: float
+    prefill_busy_share: float
     wait_seconds: float
     ttft_seconds: float
     ttft_percentile: float
     sent_bytes_per_second: float
     fits_link: bool
     sent_bytes_per_second_per_prefill_instance: float
-    cost_per_million_output_tokens: float
+    cost_per_million_output_tokens: float | None
     bound: str
 
 
@@ -203,9 +203,9 @@ class PrefillChoice(msgspec.Struct, frozen=True, kw_only=True):
         prefill_seconds: of the request at the percentile, alone.
         requests_per_second_per_device: at most.
         output_tokens_per_second_per_device: of the whole with this prefill side, balanced.
-        cost_per_million_output_tokens: 0 without prices.
+        cost_per_million_output_tokens: None without prices, or where it can't be used.
         even_price_per_device_hour: at which its prefills cost what the decode side's hardware would take for
-            them; 0 without prices.
+            them; None without prices.
         refused: why it can't be used; "" if it can.
     """
 
@@ -216,8 +216,8 @@ class PrefillChoice(msgspec.Struct, frozen=True, kw_only=True):
     prefill_seconds: float
     requests_per_second_per_device: float
     output_tokens_per_second_per_device: float
-    cost_per_million_output_tokens: float
-    even_price_per_device_hour: float
+    cost_per_million_output_tokens: float | None
+    even_price_per_device_hour: float | None
     refused: str = ""
 
 
@@ -228,13 +228,13 @@ class Colocated(msgspec.Struct, frozen=True, kw_only=True):
         requests_per_second: of one instance.
         output_tokens_per_second_per_device: of it.
         batch_per_group: that a group runs at once.
-        gain: of disaggregation, tokens a second of a device over this one's.
+        gain_ratio: of disaggregation, tokens a second of a device over this one's.
     """
 
     requests_per_second: float
     output_tokens_per_second_per_device: float
     batch_per_group: int
-    gain: float
+    gain_ratio: float
 
 
 class RemoteRule(msgspec.Struct, frozen=True, kw_only=True):
@@ -292,15 +292,15 @@ class FleetPlan(msgspec.Struct, frozen=True, kw_only=True):
         offloaded: long prompts remote, short ones local.
         all_remote: every prompt remote.
         local_only: as many devices, all of the decode side's hardware.
-        gain: of `offloaded` over `local_only`, requests a second.
-        naive_gain: of `all_remote` over `local_only`.
+        gain_ratio: of `offloaded` over `local_only`, requests a second.
+        naive_gain_ratio: of `all_remote` over `local_only`.
     """
 
     offloaded: Fleet
     all_remote: Fleet
     local_only: Fleet
-    gain: float
-    naive_gain: float
+    gain_ratio: float
+    naive_gain_ratio: float
 
 
 class DisaggPlan(msgspec.Struct, frozen=True, kw_only=True):

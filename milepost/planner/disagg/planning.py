@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from milepost.errors import ConfigError
 from milepost.planner.disagg.balancing import balance_of, colocated_of
 from milepost.planner.disagg.choices import best_choice, choice_rows
 from milepost.planner.disagg.instances import Instance
@@ -20,15 +21,17 @@ from milepost.planner.disagg.sides import Sides, choose_prefill, decode_side, pr
 from milepost.planner.disagg.trace_mix import trace_mix
 from milepost.planner.disagg.transfers import other_models, published_exports, transfers
 from milepost.planner.worksheet import Worksheet
+from milepost.sim.traces.trace import Trace
 
 __all__ = ["plan_disagg", "read_mix"]
 
 
-def plan_disagg(question: DisaggQuestion) -> DisaggPlan:
+def plan_disagg(question: DisaggQuestion, trace: Trace | None = None) -> DisaggPlan:
     """Sizes a deployment that prefills and decodes on machines of their own.
 
     Args:
         question: the model, both sides, the requests, the limits.
+        trace: requests to take lengths from, in place of the question's.
 
     Raises:
         ConfigError: a value is wrong, something does not fit, or a limit can't be met; with the nearest that
@@ -38,8 +41,10 @@ def plan_disagg(question: DisaggQuestion) -> DisaggPlan:
     """
     ask = question
     check_question(ask)
+    if ask.simulated_bytes and trace is None:
+        raise ConfigError("--simulate replays a trace for its hits. Give --trace as well.")
     sides = read_sides(ask)
-    mix = read_mix(ask, sides)
+    mix = read_mix(ask, sides, trace)
     instances = prefill_instances(ask, sides, sides.prefill_hardware)
     prefill, looked = choose_prefill(ask, sides, mix, instances)
     decode = decode_side(ask, sides, mix)
@@ -59,8 +64,8 @@ def plan_disagg(question: DisaggQuestion) -> DisaggPlan:
     choices = choice_rows(ask, sides, mix, looked, decode)
     return DisaggPlan(
         model=sides.model,
-        prefill=_side(prefill.instance, ask.prefill_price),
-        decode=_side(decode.instance, ask.decode_price),
+        prefill=_side(prefill.instance, ask.prefill_price or None),
+        decode=_side(decode.instance, ask.decode_price or None),
         mix=_facts(mix, sheet),
         network_bytes_per_second=ask.network_bytes_per_second,
         transfers=rows,
@@ -80,15 +85,15 @@ def plan_disagg(question: DisaggQuestion) -> DisaggPlan:
     )
 
 
-def read_mix(ask: DisaggQuestion, sides: Sides) -> Mix:
+def read_mix(ask: DisaggQuestion, sides: Sides, trace: Trace | None = None) -> Mix:
     """The requests of a question; prompts are cut to the model's longest.
 
     Raises:
         ConfigError: wrong lengths.
         InputError: a trace that does not tell what is needed.
     """
-    if ask.trace is not None:
-        return trace_mix(ask.trace, ask, sides.shape.max_position)
+    if trace is not None:
+        return trace_mix(trace, ask, sides.shape.max_position)
     prompts, outputs = parse_lengths("--lengths", ask.lengths), parse_lengths("--outputs", ask.outputs)
     longest = sides.shape.max_position
     given = prompts.points()
@@ -104,7 +109,7 @@ def read_mix(ask: DisaggQuestion, sides: Sides) -> Mix:
     return mix
 
 
-def _side(instance: Instance, price: float) -> SideFacts:
+def _side(instance: Instance, price: float | None) -> SideFacts:
     return SideFacts(
         hardware=instance.hardware.name,
         tensor_parallel=instance.sizes.tensor_parallel,
@@ -146,14 +151,12 @@ def _notes(
             "sent; --fleet divides the machines for that."
         )
     if not ask.ttft_limit_seconds:
-        notes.append(
-            "Without --ttft-limit the prefill instance is the one that takes most requests a device."
-        )
+        notes.append("Without --ttft the prefill instance is the one that takes most requests a device.")
     if prefill.bound == "network":
         notes.append("The network keeps prefill instances idle: they can't send what they could compute.")
     if decode.bound == "memory":
         notes.append("Memory bounds the decode batch, not the TPOT limit: fp8 KV or more devices would help.")
-    if ask.hit_rate and ask.trace is None:
+    if ask.hit_rate:
         notes.append(
             "Cached tokens are a share of every prompt alike; a trace would tell which prompts share."
         )
@@ -167,8 +170,9 @@ def _better_hardware(sides: Sides, choices: Sequence[PrefillChoice]) -> tuple[st
         return ()
     best = choices[place]
     own = [one for one in choices if one.hardware == sides.prefill_hardware.name]
-    if best.cost_per_million_output_tokens:
-        least = min(one.cost_per_million_output_tokens for one in own if not one.refused)
+    costs = [one.cost_per_million_output_tokens for one in own if one.cost_per_million_output_tokens]
+    if best.cost_per_million_output_tokens and costs:
+        least = min(costs)
         how = f"{best.cost_per_million_output_tokens:,.2f} instead of {least:,.2f} a million output tokens"
     else:
         most = max(one.output_tokens_per_second_per_device for one in own)

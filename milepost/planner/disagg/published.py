@@ -13,7 +13,7 @@ import msgspec
 __all__ = ["AICONFIGURATOR", "EXPORTS", "PRFAAS", "Aiconfigurator", "Prfaas", "PublishedKv"]
 
 _K = 1024
-_GBPS = 1e9
+_GBIT = 1e9 / 8
 _MIB = 1 << 20
 
 
@@ -49,12 +49,12 @@ class PublishedKv(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         model: its name there.
         shape: its name among `milepost.shapes.names.SHAPES`; "" where its shape is not known.
-        bits_per_second: by prompt tokens.
+        bytes_per_second: by prompt tokens.
     """
 
     model: str
     shape: str
-    bits_per_second: dict[int, float]
+    bytes_per_second: dict[int, float]
 
 
 def _kv(model: str, shape: str, *gbps: float) -> PublishedKv:
@@ -62,7 +62,7 @@ def _kv(model: str, shape: str, *gbps: float) -> PublishedKv:
     return PublishedKv(
         model=model,
         shape=shape,
-        bits_per_second={tokens: value * _GBPS for tokens, value in zip(lengths, gbps, strict=True)},
+        bytes_per_second={tokens: value * _GBIT for tokens, value in zip(lengths, gbps, strict=True)},
     )
 
 
@@ -100,8 +100,8 @@ class Prfaas(msgspec.Struct, frozen=True, kw_only=True):
         requests_per_second: long prompts remote.
         threshold_tokens: above which they are.
         remote_share: of the requests.
-        gain: over the baseline.
-        naive_gain: the same.
+        gain_ratio: over the baseline.
+        naive_gain_ratio: the same.
     """
 
     mu: float
@@ -123,8 +123,8 @@ class Prfaas(msgspec.Struct, frozen=True, kw_only=True):
     requests_per_second: float
     threshold_tokens: int
     remote_share: float
-    gain: float
-    naive_gain: float
+    gain_ratio: float
+    naive_gain_ratio: float
 
 
 PRFAAS = Prfaas(
@@ -147,6 +147,6 @@ PRFAAS = Prfaas(
     requests_per_second=3.24,
     threshold_tokens=19_400,
     remote_share=0.496,
-    gain=1.54,
-    naive_gain=1.16,
+    gain_ratio=1.54,
+    naive_gain_ratio=1.16,
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import msgspec
 
@@ -35,13 +34,14 @@ class DisaggQuestion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         lengths: prompts, such as "8k" or "p50=8k,p90=32k".
         outputs: the same of outputs.
         hit_rate: share of each prompt that the prefill side has cached.
-        trace: requests to take lengths from instead; None for none.
-        simulated_bytes: memory of the prefix cache that is simulated on the trace for its hits; 0 for none.
+        simulated_bytes: memory of the prefix cache that is simulated on a trace for its hits; 0 for none.
         snapshot_policy: of that cache.
         network_bytes_per_second: from one prefill instance to the decode side.
         link_bytes_per_second: between all of the two sides together; 0 for no limit.
         streaming: one of `STREAMING`.
         chunk_tokens: most tokens of a prompt that one step computes.
+        slots: states that a running request takes of the decode side's memory; engines that keep snapshots
+            of running requests charge more than the one.
         tpot_limit_seconds: of a decode step.
         ttft_limit_seconds: of the request at `ttft_percentile`; 0 for no limit.
         ttft_percentile: of the requests by uncached tokens.
@@ -64,13 +64,13 @@ class DisaggQuestion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     lengths: str = "8k"
     outputs: str = "1k"
     hit_rate: float = 0.0
-    trace: Path | None = None
     simulated_bytes: int = 0
     snapshot_policy: str = "adaptive"
     network_bytes_per_second: float = 50e9
     link_bytes_per_second: float = 0.0
     streaming: str = "layers"
     chunk_tokens: int = 8192
+    slots: float = 1.0
     tpot_limit_seconds: float = 0.05
     ttft_limit_seconds: float = 0.0
     ttft_percentile: float = 90.0
@@ -97,9 +97,10 @@ def check_question(question: DisaggQuestion) -> None:
         _range("--link", ask.link_bytes_per_second, _BITS, 1e15, "bytes a second, such as 12.5GB")
     if ask.streaming not in STREAMING:
         raise ConfigError(one_of("--streaming", ask.streaming, STREAMING))
-    _range("--tpot-limit", ask.tpot_limit_seconds, 1e-6, MOST_SECONDS, "seconds")
+    _range("--slots", ask.slots, 1, 1e6, "states of a running request")
+    _range("--tpot", ask.tpot_limit_seconds, 1e-6, MOST_SECONDS, "seconds")
     if ask.ttft_limit_seconds:
-        _range("--ttft-limit", ask.ttft_limit_seconds, 1e-6, MOST_SECONDS, "seconds")
+        _range("--ttft", ask.ttft_limit_seconds, 1e-6, MOST_SECONDS, "seconds")
     _range("--ttft-percentile", ask.ttft_percentile, 1, 99.99, "a percentile")
     _range("--utilization", ask.utilization, 0.01, 1.0, "a share")
     if ask.requests_per_second:
@@ -125,14 +126,14 @@ def _check_counts(ask: DisaggQuestion) -> None:
     for name, value, least, most in (
         ("--prefill-tp", ask.prefill_tensor_parallel, 0, MOST_DEVICES),
         ("--prefill-dp", ask.prefill_data_parallel, 0, MOST_DEVICES),
-        ("--chunk", ask.chunk_tokens, 16, 1 << 24),
-        ("--devices", ask.devices, 0, MOST_DEVICES),
+        ("--token-budget", ask.chunk_tokens, 16, 1 << 24),
+        ("--gpus", ask.devices, 0, MOST_DEVICES),
         ("--simulate", ask.simulated_bytes, 0, 1 << 60),
     ):
         if not least <= value <= most:
             raise ConfigError(f"{name} must be a whole number from {least} to {most:,}. Given: {value}.")
     if ask.devices and ask.requests_per_second:
-        raise ConfigError("--rate and --devices both say how large the deployment is. Give one of them.")
+        raise ConfigError("--rate and --gpus both say how large the deployment is. Give one of them.")
     if ask.fleet is not None:
         remote, local = ask.fleet
         if not (1 <= remote <= MOST_INSTANCES and 2 <= local <= MOST_INSTANCES):
@@ -140,8 +141,6 @@ def _check_counts(ask: DisaggQuestion) -> None:
                 f"--fleet must name 1 to {MOST_INSTANCES:,} instances of prefill hardware and 2 to "
                 f"{MOST_INSTANCES:,} of decode hardware, such as 4,8. Given: {remote},{local}."
             )
-    if ask.simulated_bytes and ask.trace is None:
-        raise ConfigError("--simulate replays a trace for its hits. Give --trace as well.")
     if ask.simulated_bytes and ask.hit_rate:
         raise ConfigError("--simulate and --hit-rate both say what is cached. Give one of them.")
 

@@ -157,28 +157,28 @@ class DecodeRate(NamedTuple):
     bound: str
 
 
-def decode_rate(instance: Instance, mix: Mix, tpot_limit_seconds: float) -> DecodeRate:
+def decode_rate(instance: Instance, mix: Mix, ask: DisaggQuestion) -> DecodeRate:
     """What a decode instance takes.
 
     Raises:
         ConfigError: not one request fits, or meets the limit.
     """
-    by_memory = instance.largest_batch(mix.held_tokens)
+    by_memory = instance.largest_batch(mix.held_tokens, ask.slots)
     if by_memory < 1:
-        need = instance.state_bytes + mix.held_tokens * instance.kv_bytes_per_token
+        need = instance.request_bytes(mix.held_tokens, ask.slots)
         raise ConfigError(
             f"A request of {mix.held_tokens:,.0f} tokens must fit a decode device beside the weights. It "
             f"takes {need:,.0f} bytes there, free are {max(0, instance.free_bytes):,} ({instance.name} on "
             f"{instance.hardware.name}). Raise --dp, --tp or --cp, or take --kv-dtype fp8."
         )
     context = mix.decode_context_tokens
-    by_tpot = instance.batch_within(context, tpot_limit_seconds, by_memory + 1)
+    by_tpot = instance.batch_within(context, ask.tpot_limit_seconds, by_memory + 1)
     if by_tpot < 1:
         best = instance.step_seconds(1, context)
         raise ConfigError(
-            f"--tpot-limit must be at least {best:.4g} s, what one request alone takes at {context:,.0f} "
+            f"--tpot must be at least {best:.4g} s, what one request alone takes at {context:,.0f} "
             f"tokens of context on {instance.name} of {instance.hardware.name}. "
-            f"Given: {tpot_limit_seconds:g} s."
+            f"Given: {ask.tpot_limit_seconds:g} s."
         )
     batch = min(by_memory, by_tpot)
     step = instance.step_seconds(batch, context)

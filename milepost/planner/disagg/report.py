@@ -38,11 +38,11 @@ def _headline(plan: DisaggPlan) -> tuple[tuple[str, str], ...]:
         ("devices", f"{balance.devices:,}"),
         ("requests a second", rate(balance.requests_per_second)),
         ("tokens/s a device", f"{balance.output_tokens_per_second_per_device:,.1f}"),
-        ("over prefill and decode together", f"{plan.colocated.gain:.2f} x"),
+        ("over prefill and decode together", f"{plan.colocated.gain_ratio:.2f} x"),
         ("sent a request", gigabytes(plan.mix.sent_bytes)),
         ("sent in all", bandwidth(balance.sent_bytes_per_second)),
     ]
-    if balance.cost_per_million_output_tokens:
+    if balance.cost_per_million_output_tokens is not None:
         found.append(("a million output tokens", money(balance.cost_per_million_output_tokens)))
     return tuple(found)
 
@@ -139,7 +139,7 @@ def _balance(plan: DisaggPlan) -> Section:
     )
     side_columns = ("side", "hardware", "ranks", "devices", "weights", "free", "requests/s", "instances")
     facts = [
-        ("prefill instances for each decode instance", f"{balance.prefill_per_decode:.3f}"),
+        ("prefill instances for each decode instance", f"{balance.prefill_per_decode_ratio:.3f}"),
         ("requests a second", rate(balance.requests_per_second)),
         ("output tokens a second", f"{balance.output_tokens_per_second:,.0f}"),
         ("output tokens a second, a device", f"{balance.output_tokens_per_second_per_device:,.1f}"),
@@ -149,7 +149,7 @@ def _balance(plan: DisaggPlan) -> Section:
         ),
         ("decode batch of a group", f"{balance.batch_per_group:,}"),
         ("TPOT", seconds(balance.tpot_seconds)),
-        ("prefill instances are busy", f"{balance.prefill_utilization:.0%}"),
+        ("prefill instances are busy", f"{balance.prefill_busy_share:.0%}"),
         (f"TTFT at p{balance.ttft_percentile:g}, with the mean wait", _ttft(balance.ttft_seconds)),
         (
             "sent a second, each prefill instance",
@@ -157,7 +157,7 @@ def _balance(plan: DisaggPlan) -> Section:
         ),
         ("what keeps it from more", balance.bound),
     ]
-    if balance.cost_per_million_output_tokens:
+    if balance.cost_per_million_output_tokens is not None:
         facts.append(("a million output tokens cost", money(balance.cost_per_million_output_tokens)))
     return Section(
         title="How many of each",
@@ -177,7 +177,7 @@ def _ttft(value: float) -> str:
 
 
 def _choices(plan: DisaggPlan) -> Section:
-    priced = any(one.cost_per_million_output_tokens for one in plan.choices)
+    priced = any(one.cost_per_million_output_tokens is not None for one in plan.choices)
     names = ["hardware", "ranks", "devices", "prefill", "requests/s a device", "tokens/s a device"]
     if priced:
         names += ["a million tokens", "even price"]
@@ -188,8 +188,7 @@ def _choices(plan: DisaggPlan) -> Section:
         row.append(one.refused or f"{one.requests_per_second_per_device:.3f}")
         row.append("-" if one.refused else f"{one.output_tokens_per_second_per_device:,.1f}")
         if priced:
-            row.append(money(one.cost_per_million_output_tokens) if not one.refused else "-")
-            row.append(money(one.even_price_per_device_hour) if one.even_price_per_device_hour else "-")
+            row += [_money(one.cost_per_million_output_tokens), _money(one.even_price_per_device_hour)]
         rows.append(tuple(row))
     note = "Tokens a second of all devices of both sides, balanced exactly."
     if priced:
@@ -198,6 +197,10 @@ def _choices(plan: DisaggPlan) -> Section:
         columns=_columns(tuple(names), 2), rows=tuple(rows), note=note, best=best_choice(plan.choices)
     )
     return Section(title="Prefill instances that were looked at", tables=(table,))
+
+
+def _money(value: float | None) -> str:
+    return "-" if value is None else money(value)
 
 
 # -- who prefills what --------------------------------------------------------------------------------
@@ -244,7 +247,7 @@ def _spot(plan: DisaggPlan) -> Section:
         ("prefills that are hit", f"{spot.loss.lost_prefill_share:.4%}"),
         ("work done again", f"{spot.loss.redone_share:.4%}"),
         ("tokens computed again", f"{spot.redone_tokens_per_second:,.1f} a second"),
-        ("time in which an instance serves", f"{spot.loss.availability:.2%}"),
+        ("time in which an instance serves", f"{spot.loss.availability_share:.2%}"),
         ("prefill instances without losses", f"{spot.needed_instances:.2f}"),
         ("prefill instances with losses", f"{spot.instances} ({spot.extra_instances} more)"),
     )
@@ -259,8 +262,8 @@ def _spot(plan: DisaggPlan) -> Section:
 
 def _fleet(fleet: FleetPlan) -> Section:
     rows = (
-        _fleet_row("long prompts remote", fleet.offloaded, fleet.gain),
-        _fleet_row("every prompt remote", fleet.all_remote, fleet.naive_gain),
+        _fleet_row("long prompts remote", fleet.offloaded, fleet.gain_ratio),
+        _fleet_row("every prompt remote", fleet.all_remote, fleet.naive_gain_ratio),
         _fleet_row("decode hardware alone", fleet.local_only, 1.0),
     )
     names = (
@@ -343,8 +346,8 @@ def _published(plan: DisaggPlan) -> Table:
     rows = tuple(
         (
             one.model,
-            f"{one.published_bits_per_second / 1e9:.2f}",
-            f"{one.predicted_bits_per_second / 1e9:.2f}",
+            f"{one.published_bytes_per_second * 8 / 1e9:.2f}",
+            f"{one.predicted_bytes_per_second * 8 / 1e9:.2f}",
             f"{one.ratio:.2f}",
             seconds(one.published_prefill_seconds),
             seconds(one.predicted_prefill_seconds),

@@ -36,7 +36,7 @@ def remote_rule(
 ) -> RemoteRule:
     """From which uncached length on everybody waits less when a request is prefilled elsewhere."""
     # Without any room prefill's queue has no end; then the rule is for an instance 90 % busy.
-    utilization = min(balance.prefill_utilization, 0.9)
+    utilization = min(balance.prefill_busy_share, 0.9)
     queue = wait_seconds(utilization, prefill.instance.groups, prefill.residual_seconds)
     batch = decode.batch
     cached = round(mix.cached_tokens)
@@ -176,6 +176,6 @@ def fleet_of(
         offloaded=offloaded,
         all_remote=all_remote,
         local_only=local_only,
-        gain=sheet["fleet.gain"],
-        naive_gain=sheet["fleet.naive_gain"],
+        gain_ratio=sheet["fleet.gain"],
+        naive_gain_ratio=sheet["fleet.naive_gain"],
     )

@@ -161,7 +161,7 @@ def note_prefill(sheet: Worksheet, rate: PrefillRate, ask: DisaggQuestion) -> No
     )
     sheet.given("prefill.most_utilization", ask.utilization, "", "--utilization")
     if ask.ttft_limit_seconds:
-        sheet.given("ttft_limit_seconds", ask.ttft_limit_seconds, "seconds", "--ttft-limit")
+        sheet.given("ttft_limit_seconds", ask.ttft_limit_seconds, "seconds", "--ttft")
         sheet.derive(
             "prefill.wait_limit_seconds",
             "ttft_limit_seconds - prefill.late_seconds - prefill.late_exposed_seconds",
@@ -213,14 +213,16 @@ def note_decode(sheet: Worksheet, rate: DecodeRate, sides: Sides, ask: DisaggQue
         "bytes",
         "kv_bytes_per_token on one rank",
     )
+    sheet.given("decode.slots", ask.slots, "states", "--slots", "of a running request")
     sheet.derive(
         "decode.batch_by_memory",
-        "floor(free_bytes / (decode.rank_state_bytes + mix.held_tokens * decode.rank_kv_bytes_per_token))",
+        "floor(free_bytes / (decode.slots * decode.rank_state_bytes"
+        " + mix.held_tokens * decode.rank_kv_bytes_per_token))",
         "requests",
         meaning="of a group",
     )
     sheet.check("decode.batch_by_memory", rate.batch_by_memory)
-    sheet.given("tpot_limit_seconds", ask.tpot_limit_seconds, "seconds", "--tpot-limit")
+    sheet.given("tpot_limit_seconds", ask.tpot_limit_seconds, "seconds", "--tpot")
     sheet.given(
         "decode.batch_by_tpot",
         rate.batch_by_tpot,

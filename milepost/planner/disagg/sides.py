@@ -92,9 +92,9 @@ def decode_side(ask: DisaggQuestion, sides: Sides, mix: Mix) -> DecodeRate:
     while True:
         instance = _decode_instance(ask, sides.shape, hardware, sizes)
         more = msgspec.structs.replace(sizes, data_parallel=2 * sizes.data_parallel)
-        roomy = instance.largest_batch(mix.held_tokens) >= 1
+        roomy = instance.largest_batch(mix.held_tokens, ask.slots) >= 1
         if roomy or deployment.data_parallel or more.ranks > MOST_RANKS:
-            return decode_rate(instance, mix, ask.tpot_limit_seconds)
+            return decode_rate(instance, mix, ask)
         sizes = more
 
 
@@ -175,12 +175,12 @@ def _none_usable(ask: DisaggQuestion, looked: Sequence[Looked], longest: int) ->
         best = min(late, key=lambda rate: rate.ttft_alone_seconds)
         where = f"{best.instance.name} of {best.instance.hardware.name}"
         return (
-            f"--ttft-limit must be above {best.ttft_alone_seconds:.4g} s, what prefill and transfer of the "
+            f"--ttft must be above {best.ttft_alone_seconds:.4g} s, what prefill and transfer of the "
             f"request at percentile {ask.ttft_percentile:g} ({best.late.uncached_tokens:,} uncached tokens) "
             f"take at best, on {where}. Given: {ask.ttft_limit_seconds:g} s."
         )
     one = max((one.rate.instance for one in looked), key=lambda instance: instance.free_bytes)
-    need = one.state_bytes + longest * one.kv_bytes_per_token
+    need = one.request_bytes(longest)
     return (
         f"A prompt of {longest:,} tokens must fit a prefill device beside the weights. It takes {need:,.0f} "
         f"bytes there, free are {max(0, one.free_bytes):,} ({one.name} on {one.hardware.name}). Raise "

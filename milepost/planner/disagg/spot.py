@@ -32,20 +32,20 @@ class SpotLoss(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         loss_rate_per_hour: share of the instances that are lost within an hour.
-        losses_per_second: of one instance.
+        loss_rate_per_second: of one instance.
         restart_seconds: until a lost instance is replaced.
         redone_share: of the prefill work, done again.
         lost_prefill_share: of the prefills, hit by a loss.
-        availability: share of the time in which an instance serves.
+        availability_share: share of the time in which an instance serves.
         capacity_factor: instances for each that would do without losses.
     """
 
     loss_rate_per_hour: float
-    losses_per_second: float
+    loss_rate_per_second: float
     restart_seconds: float
     redone_share: float
     lost_prefill_share: float
-    availability: float
+    availability_share: float
     capacity_factor: float
 
 
@@ -80,10 +80,10 @@ def spot_loss(
     availability = 1.0 / (1.0 + rate * restart_seconds)
     return SpotLoss(
         loss_rate_per_hour=loss_rate_per_hour,
-        losses_per_second=rate,
+        loss_rate_per_second=rate,
         restart_seconds=restart_seconds,
         redone_share=done / work - 1.0,
         lost_prefill_share=hit,
-        availability=availability,
+        availability_share=availability,
         capacity_factor=done / work / availability,
     )

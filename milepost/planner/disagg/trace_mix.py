@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 from milepost.errors import InputError
@@ -24,22 +23,18 @@ class _Row(NamedTuple):
     output: int
 
 
-def trace_mix(path: Path, ask: DisaggQuestion, longest: int) -> Mix:
+def trace_mix(trace: Trace, ask: DisaggQuestion, longest: int) -> Mix:
     """Lengths of a trace, and what its prefill side has cached.
 
     Args:
-        path: of the trace.
+        trace: the requests.
         ask: the question, with the hits or how they are simulated.
         longest: prompt that the model reads; longer ones count as that.
 
     Raises:
-        TraceError: it can't be read or holds no request.
-        InputError: it does not say how long outputs are, or hits can't be simulated on it.
+        InputError: it is empty, does not say how long outputs are, or hits can't be simulated on it.
         ConfigError: the simulation can't be run.
     """
-    from milepost.sim.traces.reading import read_trace
-
-    trace = read_trace(path)
     _check_outputs(trace)
     if ask.simulated_bytes:
         rows, how = _simulated(trace, ask)
@@ -64,6 +59,8 @@ def trace_mix(path: Path, ask: DisaggQuestion, longest: int) -> Mix:
 
 def _check_outputs(trace: Trace) -> None:
     """A trace without lengths of outputs has 1 for all: reading counts a missing or empty one so."""
+    if not trace.requests:
+        raise InputError(f"{trace.name} has no requests; there is nothing to plan for. Give another trace.")
     if all(request.num_output == 1 for request in trace.requests):
         raise InputError(
             f"{trace.name} ({trace.form}) does not say how long outputs are: every request has one token. "

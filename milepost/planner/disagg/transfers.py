@@ -23,8 +23,6 @@ LENGTHS = (8 * 1024, 32 * 1024, 128 * 1024, 256 * 1024)
 EXPORT_TOKENS = 32 * 1024
 """Where models are compared, as in arXiv:2604.15039."""
 
-_BITS = 8
-
 
 def transfers(
     sheet: Worksheet, sides: Sides, instance: Instance, ask: DisaggQuestion
@@ -140,18 +138,18 @@ def published_exports() -> tuple[PublishedExport, ...]:
         except ConfigError:  # heads that 8 ranks don't divide
             continue
         sizes = sizes_of(shape, 2, 4)
-        for tokens, published in export.bits_per_second.items():
+        for tokens, published in export.bytes_per_second.items():
             seconds = instance.prefill_seconds(tokens, 0)
-            predicted = _BITS * sizes.sent(tokens) / seconds
+            predicted = sizes.sent(tokens) / seconds
             found.append(
                 PublishedExport(
                     model=export.model,
                     shape=export.shape,
                     prompt_tokens=tokens,
-                    published_bits_per_second=published,
-                    predicted_bits_per_second=predicted,
+                    published_bytes_per_second=published,
+                    predicted_bytes_per_second=predicted,
                     ratio=predicted / published,
-                    published_prefill_seconds=_BITS * sizes.sent(tokens) / published,
+                    published_prefill_seconds=sizes.sent(tokens) / published,
                     predicted_prefill_seconds=seconds,
                 )
             )

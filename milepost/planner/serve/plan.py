@@ -102,6 +102,7 @@ class ServePlan(msgspec.Struct, frozen=True, kw_only=True):
         by_batch: steps of decode at the plan's mean context, batches from 1 to the largest.
         memory: of one device.
         request: memory of one request on one device.
+        left_bytes: of one device, what this batch leaves for cached prefixes.
         largest_batch: sequences of a group that would fit.
         costs: None without a price.
         drafts: designs of states with drafts; empty without drafts.
@@ -124,6 +125,7 @@ class ServePlan(msgspec.Struct, frozen=True, kw_only=True):
     by_batch: tuple[StepBreakdown, ...]
     memory: FreeMemory
     request: RequestMemory
+    left_bytes: float
     largest_batch: int
     costs: Costs | None
     drafts: tuple[DraftDesign, ...]
@@ -269,6 +271,7 @@ def _filled(
         by_batch=_over(arrangement, _batches(max(most, point.batch)), [arrangement.mean_context]),
         memory=free_of(arrangement, question, budget, point.batch),
         request=request_memory(arrangement, question),
+        left_bytes=float(sheet["left_bytes"]),
         largest_batch=most,
         costs=_costs(sheet, question),
         drafts=_designs(arrangement, question, point),

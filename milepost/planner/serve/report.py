@@ -101,8 +101,13 @@ def _roofline(plan: ServePlan) -> Section:
         ),
     )
     plots = (
-        _bars("Decode by context", "tokens of each sequence", plan.by_context, "context_tokens"),
-        _bars("Decode by batch", "sequences of a group", plan.by_batch, "batch"),
+        _bars(
+            f"Decode by context, {point.batch:,} sequences",
+            "tokens of each sequence",
+            plan.by_context,
+            "context_tokens",
+        ),
+        _bars(f"Decode by batch, {context:,} tokens each", "sequences of a group", plan.by_batch, "batch"),
     )
     return Section(
         title="Where the time goes",
@@ -166,6 +171,7 @@ def _memory(plan: ServePlan) -> Section:
     ]
     if request.draft_weight_bytes:
         rows.insert(3, ("weights of the draft model", _gigabytes(request.draft_weight_bytes)))
+    rows.append(("left for cached prefixes", _gigabytes(plan.left_bytes)))
     rows.append(("largest batch a group", f"{plan.largest_batch:,}"))
     slots = f"{plan.question.slots:.4g} state{'' if plan.question.slots == 1 else 's'}"
     return Section(

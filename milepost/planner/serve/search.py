@@ -53,7 +53,7 @@ class Refusals(msgspec.Struct, frozen=True, kw_only=True):
         prefill: those where prefill can't keep up with even one decoding sequence.
         tpot: those that fit and are too slow a token even alone.
         ttft: those whose first token comes too late even alone.
-        accepted: the rest.
+        kept: the rest.
     """
 
     considered: int = 0
@@ -61,7 +61,7 @@ class Refusals(msgspec.Struct, frozen=True, kw_only=True):
     prefill: int = 0
     tpot: int = 0
     ttft: int = 0
-    accepted: int = 0
+    kept: int = 0
 
 
 class CountBest(msgspec.Struct, frozen=True, kw_only=True):
@@ -267,7 +267,7 @@ def _verdict(question: ServeQuestion, most: int, found: list[ServePoint]) -> str
         return "tpot"
     if question.ttft_limit_seconds is not None and alone.ttft_seconds > question.ttft_limit_seconds:
         return "ttft"
-    return "accepted"
+    return "kept"
 
 
 def best_of(points: Sequence[ServePoint]) -> ServePoint | None:

@@ -178,6 +178,20 @@ def test_a_search_keeps_given_ranks() -> None:
     assert plan.replicas * plan.point.gpus == 32
 
 
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ({"data_parallel": 2}, "data_parallel"),
+        ({"expert_parallel": 8}, "expert_parallel"),
+        ({"context_parallel": 4}, "context_parallel"),
+    ],
+)
+def test_a_search_keeps_each_kind_of_given_ranks(given: dict[str, int], field: str) -> None:
+    deployment = msgspec.structs.replace(Deployment(model="kimi-linear", hardware="gb300"), **given)
+    plan = plan_serve(ServeQuestion(deployment=deployment, gpus=(16, 16)))
+    assert {getattr(point, field) for point in plan.search.front} == {given[field]}
+
+
 def test_a_chunked_prompt_takes_steps() -> None:
     plan = plan_serve(ServeQuestion(deployment=EIGHT, input_tokens=20_000, token_budget=2048, batch=4))
     assert plan.prefill_steps == 10
@@ -199,7 +213,9 @@ def refusal(**fields: object) -> str:
 def test_what_does_not_fit_says_the_fewest_that_do() -> None:
     four = msgspec.structs.replace(EIGHT, tensor_parallel=4, data_parallel=1)
     assert "The fewest gb300 that do: 8 (TP" in refusal(deployment=four)
-    assert "The fewest gb300 that do: 8 (TP" in refusal(deployment=Deployment(hardware="gb300"), gpus=(4, 4))
+    # Of the divisions of eight, the one with most room, and without a context to divide.
+    wide = refusal(deployment=Deployment(hardware="gb300"), gpus=(4, 4))
+    assert "The fewest gb300 that do: 8 (TP4 x DP2)." in wide
     long = refusal(input_tokens=1_000_000, slots=10_000.0)
     assert "a request" in long
 

@@ -134,7 +134,7 @@ def test_a_search_counts_what_it_refuses_and_keeps_its_limits() -> None:
     candidates = [one for ranks in (4, 8, 16) for one in divisions(K3, ranks, BF16_FP32)]
     found = search(K3, GB300, asked, candidates, (8, 16))
     counts = found.refusals
-    reasons = (counts.memory, counts.prefill, counts.tpot, counts.ttft, counts.accepted)
+    reasons = (counts.memory, counts.prefill, counts.tpot, counts.ttft, counts.kept)
     assert counts.considered == sum(reasons) == 7 * len(candidates)
     assert counts.memory >= 7 * len(list(divisions(K3, 4, BF16_FP32)))
     assert counts.tpot > 0
@@ -146,6 +146,8 @@ def test_a_search_counts_what_it_refuses_and_keeps_its_limits() -> None:
     assert found.fastest_token.tpot_seconds == min(point.tpot_seconds for point in found.front)
     assert [one.gpus for one in found.by_count] == [8, 16]
     assert all(one.gpus == one.replicas * one.point.gpus for one in found.by_count)
+    sixteen = found.by_count[1].point
+    assert sixteen.tokens_per_second_per_gpu == found.best.tokens_per_second_per_gpu
 
 
 def test_out_of_reach_has_no_best() -> None:
