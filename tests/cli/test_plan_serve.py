@@ -40,7 +40,7 @@ def error_line(capture: Capture, *arguments: str) -> str:
 def test_options_reach_the_plan(capsys: Capture) -> None:
     arguments = (
         "--tp 8 --dp 2 --ep 8 --cp 2 --kv-dtype fp8 --input 4096 --output 256 --hit-rate 0.5 --slots 2 "
-        "--ttft 1.5s --tpot 40ms --price 3 --token-budget 4096 --drafts 7 --acceptance 3.85 "
+        "--ttft 1.5s --tpot-limit 40ms --price 3 --token-budget 4096 --drafts 7 --acceptance 3.85 "
         "--draft-states snapshots"
     )
     found = planned(capsys, *arguments.split())

@@ -54,8 +54,16 @@ _OPTIONS = (
     _goal(
         "--gpus", metavar="N|N-M", help="Search all divisions of so many devices, and into replicas of fewer."
     ),
-    _goal("--ttft", metavar="TIME", help="Limit of the mean time to the first token: 2, 2s or 500ms."),
-    _goal("--tpot", metavar="TIME", help="Limit of the mean time of each further token."),
+    _goal(
+        "--ttft",
+        "--ttft-limit",
+        "ttft",
+        metavar="TIME",
+        help="Limit of the mean time to the first token: 2, 2s or 500ms.",
+    ),
+    _goal(
+        "--tpot", "--tpot-limit", "tpot", metavar="TIME", help="Limit of the mean time of each further token."
+    ),
     _goal("--price", type=float, metavar="N", help="Of a device-hour; costs are in its currency."),
     _goal(
         "--batch",

@@ -23,6 +23,10 @@ from milepost.sim.traces.trace import Trace
 
 __all__ = ["TraceRequests", "requests_of_trace"]
 
+_UNDIVIDED = (
+    "The trace was simulated with contexts that no ranks divide: the cache had less room than it will have."
+)
+
 
 class TraceRequests(msgspec.Struct, frozen=True, kw_only=True):
     """What a trace says of its requests; means.
@@ -81,7 +85,7 @@ def requests_of_trace(trace: Trace, deployment: Deployment, token_budget: int = 
         kv_itemsize=sizes.kv_itemsize,
         state_itemsize=sizes.state_itemsize,
         token_budget=budget,
-        hardware=hardware.name if deployment.hardware in ("", hardware.name) else deployment.hardware,
+        hardware=deployment.hardware or hardware.name,
     )
     found = slots_of(trace, spec)
     count = len(trace.requests)
@@ -99,5 +103,5 @@ def requests_of_trace(trace: Trace, deployment: Deployment, token_budget: int = 
         output_tokens=output,
         hit_tokens=min(int(prompt * found.hit_rate), max(1, prompt) - 1),
         slots=max(1.0, found.needed_slots_mean),
-        notes=(note, *found.notes),
+        notes=(note, *found.notes, *([_UNDIVIDED] if deployment.context_parallel > 1 else [])),
     )

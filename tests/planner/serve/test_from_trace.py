@@ -46,6 +46,12 @@ def test_lengths_are_means_and_a_resent_prompt_hits() -> None:
     assert "states needed a running request" in found.notes[0]
 
 
+def test_contexts_that_ranks_divide_are_simulated_whole_and_that_is_said() -> None:
+    divided = Deployment(model="kimi-linear", hardware="h200", tensor_parallel=2, context_parallel=2)
+    found = requests_of_trace(trace_of((0.0, [1, 2], 5)), divided)
+    assert any("contexts that no ranks divide" in note for note in found.notes)
+
+
 def test_nothing_shared_hits_nothing() -> None:
     found = requests_of_trace(trace_of((0.0, [1, 2], 5), (9.0, [3, 4], 5)), TOY)
     assert found.hit_tokens == 0
