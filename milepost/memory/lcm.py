@@ -41,6 +41,7 @@ class LcmLayout(msgspec.Struct, frozen=True, kw_only=True):
         block_size: tokens of a KV block.
         page_bytes: of a KV block of all MLA layers.
         large_bytes: of a large page.
+        slot_bytes: that a KDA layer's state takes there: its own, or padded to whole blocks of a layer.
         large_per_state: large pages that a state takes.
         state_bytes: of a state as its layers count them.
     """
@@ -48,6 +49,7 @@ class LcmLayout(msgspec.Struct, frozen=True, kw_only=True):
     block_size: int
     page_bytes: int
     large_bytes: int
+    slot_bytes: int
     large_per_state: int
     state_bytes: int
 
@@ -128,6 +130,7 @@ def lcm_layout(
             block_size=block_size,
             page_bytes=page_bytes,
             large_bytes=large_bytes,
+            slot_bytes=slot_bytes,
             large_per_state=-(-kda_layers // (large_bytes // slot_bytes)),
             state_bytes=state_bytes,
         )

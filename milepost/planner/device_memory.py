@@ -20,15 +20,29 @@ from milepost.errors import ConfigError
 from milepost.planner.worksheet import Worksheet
 from milepost.shapes.shape import ModelShape
 from milepost.sim.cost.hardware import Hardware
-from milepost.sim.cost.part_weights import rank_weight_bytes, weights_of
+from milepost.sim.cost.part_weights import (
+    DENSE,
+    EMBEDDING,
+    EXPERTS,
+    HEAD,
+    NORMS,
+    ROUTER,
+    SHARED,
+    attention_projections,
+    rank_weight_bytes,
+    recurrent_projections,
+    weights_of,
+)
 from milepost.sim.cost.part_work import RankSizes
 
 __all__ = ["FreeMemory", "derive_free_memory", "free_memory", "part_key"]
 
+CONFIG = "config.json"
 ACTIVATION_BYTES = 2  # bf16
 LOGIT_BYTES = 4  # float32
 LOGIT_ROWS = 256
 """Rows of a step whose logits exist at once, where nobody says how many sample."""
+_EXPERT_NUMBERS = ("num_experts", "matrices", "width", "intermediate")
 
 
 class FreeMemory(msgspec.Struct, frozen=True, kw_only=True):
@@ -159,26 +173,70 @@ def derive_free_memory(
 
 def _derive_weights(sheet: Worksheet, shape: ModelShape) -> None:
     names = []
+    counts = _counts(shape)
     for part, weights in weights_of(shape).items():
         key = f"weights.{part_key(part)}"
         terms = []
+        numbers, formulas = counts[part]
+        for name, value in numbers.items():
+            sheet.given(f"{key}.{name}", value, "", CONFIG)
         for kind, divisor in (
             ("sharded", " / tensor_parallel"),
             ("replicated", ""),
             ("routed", " / expert_ranks"),
         ):
             if count := getattr(weights, kind):
-                sheet.given(f"{key}.{kind}_parameters", count, "", "config.json")
+                sheet.derive(f"{key}.{kind}_parameters", formulas[kind].replace("@", f"{key}."), "")
+                sheet.check(f"{key}.{kind}_parameters", count)
                 terms.append(f"{key}.{kind}_parameters{divisor}")
         if not terms:  # a tied head has no weights of its own
             continue
-        sheet.given(f"{key}.bytes_per_parameter", weights.bytes_per_parameter, "bytes", "config.json")
+        sheet.given(f"{key}.bytes_per_parameter", weights.bytes_per_parameter, "bytes", CONFIG)
         total = " + ".join(terms)
         sheet.derive(
             f"{key}.bytes", f"({total}) * {key}.bytes_per_parameter", "bytes", meaning=f"{part} on one rank"
         )
         names.append(f"{key}.bytes")
     sheet.derive("weight_bytes", f"ceil({' + '.join(names)})", "bytes", meaning="weights of one rank")
+
+
+def _counts(shape: ModelShape) -> dict[str, tuple[dict[str, int], dict[str, str]]]:
+    """Of each part the numbers of its config.json, and the formulas of its parameters.
+
+    "@" stands for the part's own prefix.
+    """
+    table = {"sharded": "vocab_size * hidden_size"}
+    each = {
+        "sharded": "@layers * @layer_sharded_parameters",
+        "replicated": "@layers * @layer_replicated_parameters",
+    }
+    counts: dict[str, tuple[dict[str, int], dict[str, str]]] = {
+        EMBEDDING: ({}, table),
+        HEAD: ({}, table),
+        NORMS: ({"whole_parameters": shape.norm_parameters}, {"replicated": "@whole_parameters"}),
+        DENSE: _of_layers(shape.dense_layers, shape.dense_parameters, 0, each),
+    }
+    if layer := shape.recurrent:
+        part = recurrent_projections(shape)
+        counts[part] = _of_layers(shape.recurrent_layers, layer.sharded, layer.replicated, each)
+    if kept := shape.attention:
+        part = attention_projections(shape)
+        counts[part] = _of_layers(shape.attention_layers, kept.sharded, kept.replicated, each)
+    if experts := shape.experts:
+        whole = experts.latent_down + experts.router
+        counts[SHARED] = _of_layers(shape.moe_layers, experts.shared_parameters, 0, each)
+        counts[ROUTER] = _of_layers(shape.moe_layers, experts.latent_up, whole, each)
+        numbers = {name: getattr(experts, name) for name in _EXPERT_NUMBERS}
+        formula = " * ".join(f"@{name}" for name in ("layers", *_EXPERT_NUMBERS))
+        counts[EXPERTS] = ({"layers": shape.moe_layers, **numbers}, {"routed": formula})
+    return counts
+
+
+def _of_layers(
+    layers: int, sharded: int, replicated: int, formulas: dict[str, str]
+) -> tuple[dict[str, int], dict[str, str]]:
+    found = {"layers": layers, "layer_sharded_parameters": sharded, "layer_replicated_parameters": replicated}
+    return {name: value for name, value in found.items() if value}, formulas
 
 
 def _derive_workspace(sheet: Worksheet, shape: ModelShape, logit_rows: int) -> None:
@@ -197,7 +255,7 @@ def _derive_workspace(sheet: Worksheet, shape: ModelShape, logit_rows: int) -> N
     sheet.derive(
         "workspace.token_bytes", "activation_bytes * (residual_rows * hidden_size + width.widest)", "bytes"
     )
-    sheet.given("logit_rows", logit_rows, "", "rows that sample in one step")
+    sheet.given("logit_rows", logit_rows, "", "the batch", "rows that sample in one step")
     sheet.given("logit_bytes", LOGIT_BYTES, "bytes", "float32")
     sheet.derive(
         "workspace_bytes",

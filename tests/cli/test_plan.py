@@ -17,6 +17,7 @@ import pytest
 from milepost.cli.app import run
 from milepost.cli.plan.group import plan
 from milepost.planner.worksheet import number_text
+from milepost.shapes.names import SHAPES
 from tests.repository.paths import ROOT
 
 COMMANDS = plan.list_commands(click.Context(plan))
@@ -25,6 +26,13 @@ UNITS = re.compile(
     r"|share|ratio|rate|factor|load|speedup|saving|mean|percentile)(_|$)"
 )
 HEAVY = ("torch", "numba", "polars", "plotly", "pandas")
+
+REFUSED = {
+    ("moe", "qwen3.5-4b"),  # no experts
+    ("moe", "qwen3.5-27b"),
+    ("moe", "qwen3.8-27b"),
+    ("serve", "milepost-toy-k3"),  # shorter than the default prompt
+}
 
 
 @pytest.fixture(scope="module", params=COMMANDS)
@@ -114,6 +122,22 @@ def test_a_page_holds_everything_and_loads_nothing(
     assert all(target == "data:," or target.startswith("#d") for target in targets)
     assert not re.search(r"@import|url\((?!#)", markup)
     assert markup.count('class="number-of"') == len(fields["derivations"])
+
+
+@pytest.mark.parametrize("model", SHAPES)
+def test_every_known_model_is_planned_or_refused_in_one_line(
+    model: str, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "plan.html"
+    code = run(["plan", name, "--model", model, "--html", str(file)])
+    out, err = capsys.readouterr()
+    assert code == (2 if (name, model) in REFUSED else 0), err
+    if code == 0:
+        assert model in out
+        assert model in file.read_text(encoding="utf-8")
+    else:
+        assert not file.exists()
+        assert (out, err.count("\n")) == ("", 1)
 
 
 @pytest.mark.parametrize(

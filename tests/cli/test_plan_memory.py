@@ -55,6 +55,18 @@ def test_tables_pictures_and_layouts_side_by_side(capsys: Capture) -> None:
     assert "shortest shared prefix, whole blocks" in out
 
 
+def test_a_trace_measures_the_states_of_a_request(capsys: Capture, tmp_path: Path) -> None:
+    rows = [
+        {"timestamp": 40 * n, "input_length": 512, "output_length": 9, "hash_ids": [n]} for n in range(20)
+    ]
+    trace = tmp_path / "few.jsonl"
+    trace.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = planned(capsys, "--tp", "8", "--trace", str(trace), "--first", "12")
+    assert found["measured"]["requests"] == 12
+    assert found["slots"] == found["measured"]["needed_slots_mean"] >= 1
+    assert found["slots_source"] == "measured on few"
+
+
 def test_a_number_says_where_it_comes_from(capsys: Capture) -> None:
     assert run(["plan", "memory", "--tp", "8", "--explain", "batch.ideal.8k"]) == 0
     out = capsys.readouterr().out
@@ -76,11 +88,12 @@ def test_a_page_holds_the_pictures(capsys: Capture, tmp_path: Path) -> None:
         (["--context", "0k"], "--context must be tokens"),
         (["--memory", "lots"], "--memory must be a positive number of bytes"),
         (["--reserve", "-1"], "--reserve must be a positive number of bytes"),
+        (["--trace", "nowhere.jsonl"], "There is no file nowhere.jsonl"),
         (["--tp", "7"], "The nearest that does"),
         (["--tp", "0"], "--tp must be 1 to"),
-        (["--slots", "nan"], "slots must be above 0"),
+        (["--slots", "nan"], "slots must be 1, the state"),
         (["--explain", "batch.ideal.9k"], "Did you mean 'batch.ideal.8k'"),
-        (["--tp", "8", "--dp", "1", "--hardware", "h200"], "The fewest that hold it: 16 devices"),
+        (["--tp", "8", "--dp", "1", "--hardware", "h200"], "groups: 16 devices, tensor_parallel 16"),
     ],
 )
 def test_nonsense_is_one_line(capsys: Capture, arguments: list[str], message: str) -> None:

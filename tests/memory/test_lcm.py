@@ -144,7 +144,7 @@ class RandomLives:
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
         self.layout = LcmLayout(
-            block_size=2, page_bytes=10, large_bytes=35, large_per_state=2, state_bytes=61
+            block_size=2, page_bytes=10, large_bytes=35, slot_bytes=35, large_per_state=2, state_bytes=61
         )
         self.pool = LcmPool(12, self.layout.pages_per_large)
         self.lives: list[tuple[SequencePages, int]] = []

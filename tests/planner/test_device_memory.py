@@ -58,3 +58,14 @@ def test_a_share_that_cannot_be_is_refused(share: float) -> None:
 def test_a_step_of_nothing_is_refused(field: str) -> None:
     with pytest.raises(ConfigError, match=f"{field} must be at least 1. Given: 0"):
         free_memory(K3, GB300, RankSizes(), memory_share=0.9, **{"tokens_per_step": 1, field: 0})
+
+
+def test_weights_lead_back_to_the_numbers_of_the_config() -> None:
+    sheet = Worksheet()
+    derive_free_memory(sheet, K3, GB300, RankSizes(tensor_parallel=8), memory_share=0.9, tokens_per_step=512)
+    # 92 layers of 896 experts, three matrices of 3,584 x 3,072 each.
+    assert sheet["weights.routed_experts.routed_parameters"] == 92 * 896 * 3 * 3584 * 3072
+    assert sheet["weights.embedding.sharded_parameters"] == 163_840 * 7168
+    told = {one.name: one for one in sheet.derivations}
+    counts = [name for name in told if name.endswith(("sharded_parameters", "routed_parameters"))]
+    assert all(told[name].formula for name in counts if "layer_" not in name)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.util import find_spec
 
 import click
 
@@ -20,33 +19,36 @@ PLANS = {
 """Commands, each in the module `milepost.cli.plan.NAME`, and what `--help` of the group says of it."""
 
 
+# Arguments that are not used are those of click's own signatures.
 class _PlanGroup(click.Group):
     """Imports a command's module when the command is run or asked for its help, no other one's."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         """Names in the order in which a deployment is thought through."""
-        return [name for name in PLANS if find_spec(f"milepost.cli.plan.{name}")]
+        return [*PLANS]
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         """The command of a name; None if there is none."""
-        if cmd_name not in self.list_commands(ctx):
+        if cmd_name not in PLANS:
             return None
         command: click.Command = getattr(import_module(f"milepost.cli.plan.{cmd_name}"), cmd_name)
         return command
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """Write the commands' lines without importing them."""
-        if lines := [(name, PLANS[name]) for name in self.list_commands(ctx)]:
-            with formatter.section("Commands"):
-                formatter.write_dl(lines)
+        with formatter.section("Commands"):
+            formatter.write_dl([*PLANS.items()])
 
 
 @click.group(
     cls=_PlanGroup,
     epilog=examples(
-        "milepost plan memory --model kimi-k3 --tp 8",
+        "milepost plan memory --model kimi-k3 --tp 8 --compare",
+        "milepost plan serve --gpus 32 --hardware gb300 --ttft 2 --tpot 50ms --price 4",
+        "milepost plan disagg --lengths p50=8k,p90=32k --prefill-hardware h200 --network 12.5GB",
+        "milepost plan moe --dp 32 --html moe.html",
         "milepost plan memory --model path/to/config.json --json | jq .",
-        "milepost plan memory --explain list",
+        "milepost plan memory --tp 8 --explain state_bytes",
     ),
 )
 def plan() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
@@ -11,6 +12,7 @@ from milepost.cli.option_groups import GroupedCommand, option_group
 from milepost.cli.options import examples
 from milepost.cli.plan.options import deployment_options, take_deployment
 from milepost.cli.plan.outputs import finish, output_options, take_outputs
+from milepost.cli.trace_options import open_trace, take_trace_options, trace_options
 from milepost.errors import ConfigError
 from milepost.memory.named_layout import SIMULATED_LAYOUTS
 from milepost.planner.memory.question import MemoryQuestion
@@ -25,12 +27,14 @@ _SUFFIXES = {"k": 1 << 10, "m": 1 << 20}
 
 @click.command(
     cls=GroupedCommand,
+    shared_heading="Trace",
     epilog=examples(
         "milepost plan memory --model kimi-k3 --tp 8",
         "milepost plan memory --model kimi-k3 --tp 8 --cp 8 --kv-dtype fp8 --layout aligned --alignment 128",
         "milepost plan memory --model kimi-linear --memory 200GB --compare --context 256k",
+        "milepost plan memory --model kimi-k3 --tp 8 --trace trace.jsonl.gz --time-scale 4",
         "milepost plan memory --model kimi-k3 --tp 8 --explain batch.ideal.8k",
-    )
+    ),
 )
 @deployment_options
 @_layout(
@@ -82,6 +86,12 @@ _SUFFIXES = {"k": 1 << 10, "m": 1 << 20}
     help="States that a request takes, kept snapshots included; other planners charge 5.",
 )
 @_room(
+    "--trace",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Requests to simulate on one group: measures the states of a request, in place of --slots.",
+)
+@_room(
     "--context",
     "contexts",
     multiple=True,
@@ -110,6 +120,7 @@ _SUFFIXES = {"k": 1 << 10, "m": 1 << 20}
     metavar="N",
     help="Tokens of the largest step, for that estimate.",
 )
+@trace_options
 @output_options
 def memory(**options: Any) -> None:  # noqa: ANN401 - click's options by name
     """How states and KV lie in memory: page sizes, what fits, the largest batch.
@@ -118,11 +129,12 @@ def memory(**options: Any) -> None:  # noqa: ANN401 - click's options by name
     and every number says with --explain what it comes from.
     """
     outputs = take_outputs(options)
+    how, path = take_trace_options(options), options.pop("trace")
     question = _question(options)
     from milepost.planner.memory.plan import plan_memory
     from milepost.planner.memory.report import memory_report
 
-    plan = plan_memory(question)
+    plan = plan_memory(question, None if path is None else open_trace(path, how))
     finish(plan, memory_report(plan), outputs)
 
 

@@ -75,6 +75,11 @@ _load = option_group("Load of the experts")
     help="Choose the degree by times with waves.",
 )
 @_exchange(
+    "--multicast/--no-multicast",
+    default=_DEFAULTS.multicast,
+    help="Whether a device can store to all of its domain at once.  [default: NVIDIA's behind NVSwitch]",
+)
+@_exchange(
     "--sms",
     type=int,
     default=_DEFAULTS.sms,
@@ -108,9 +113,9 @@ _load = option_group("Load of the experts")
 def moe(**options: Any) -> None:  # noqa: ANN401  # checked where they are taken
     """Plan expert parallelism.
 
-    For every degree: what a rank holds, touches and sends, how uneven ranks are, what communication costs
-    and hides, and the time of a layer; then the three ways in which a LatentMoE layer can end under tensor
-    parallelism. Nothing is run.
+    For every degree (--ep chooses one, else the quickest is looked for): what a rank holds, touches and
+    sends, how uneven ranks are, what communication costs and hides, and the time of a layer; then the
+    three ways in which a LatentMoE layer can end under tensor parallelism. Nothing is run.
     """
     from milepost.planner.moe.plan import plan_moe
     from milepost.planner.moe.sections import moe_report

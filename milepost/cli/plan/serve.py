@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -11,7 +12,14 @@ from milepost.cli.option_groups import GroupedCommand, option_group
 from milepost.cli.options import examples
 from milepost.cli.plan.options import deployment_options, take_deployment
 from milepost.cli.plan.outputs import finish, output_options, take_outputs
+from milepost.cli.trace_options import open_trace, take_trace_options, trace_options
 from milepost.errors import ConfigError
+
+if TYPE_CHECKING:
+    from milepost.planner.deployment import Deployment
+    from milepost.planner.serve.from_trace import TraceRequests
+    from milepost.planner.serve.question import ServeQuestion
+    from milepost.planner.serve.speculation import Speculation
 
 __all__ = ["serve"]
 
@@ -22,32 +30,14 @@ _goal = option_group("Goal")
 _drafts = option_group("Speculative decoding")
 
 _SUFFIXES = {"ms": 1e-3, "us": 1e-6, "s": 1.0}
+_INPUT, _OUTPUT = 8192, 1024
 
 _OPTIONS = (
+    _requests("--input", "input_tokens", type=int, metavar="N", help="Tokens of a prompt.  [default: 8192]"),
     _requests(
-        "--input",
-        "input_tokens",
-        type=int,
-        default=8192,
-        show_default=True,
-        metavar="N",
-        help="Tokens of a prompt.",
+        "--output", "output_tokens", type=int, metavar="N", help="Tokens of an answer.  [default: 1024]"
     ),
-    _requests(
-        "--output",
-        "output_tokens",
-        type=int,
-        default=1024,
-        show_default=True,
-        metavar="N",
-        help="Tokens of an answer.",
-    ),
-    _requests(
-        "--hit-tokens",
-        type=int,
-        metavar="N",
-        help="Of a prompt, tokens that the prefix cache has.  [default: 0]",
-    ),
+    _requests("--hit-tokens", type=int, metavar="N", help="Of a prompt, what a cache has.  [default: 0]"),
     _requests("--hit-rate", type=float, metavar="SHARE", help="The same as a share of the prompt."),
     _requests(
         "--slots",
@@ -56,37 +46,56 @@ _OPTIONS = (
         help="States of a running request, snapshots among them.  [default: 1]",
     ),
     _requests(
+        "--trace",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Recorded traffic: lengths, hits and slots that aren't given are simulated from it.",
+    ),
+    _goal(
+        "--gpus", metavar="N|N-M", help="Search all divisions of so many devices, and into replicas of fewer."
+    ),
+    _goal(
+        "--ttft",
+        "--ttft-limit",
+        "ttft",
+        metavar="TIME",
+        help="Limit of the mean time to the first token: 2, 2s or 500ms.",
+    ),
+    _goal(
+        "--tpot", "--tpot-limit", "tpot", metavar="TIME", help="Limit of the mean time of each further token."
+    ),
+    _goal("--price", type=float, metavar="N", help="Of a device-hour; costs are in its currency."),
+    _goal(
         "--batch",
         type=int,
         default=0,
         metavar="N",
-        help="Sequences that decode together in a group.  [default: the most that fit the limits]",
+        help="Sequences that decode together in a group.  [default: the most within memory and limits]",
     ),
-    _requests(
+    _goal(
         "--token-budget",
         type=int,
         default=0,
         metavar="N",
         help="Most tokens of a step.  [default: 8,192; a search tries several]",
     ),
-    _goal("--gpus", metavar="N|N-M", help="Search all divisions of so many devices, into replicas too."),
-    _goal("--ttft", metavar="TIME", help="Limit of the mean time to the first token: 2, 2s or 500ms."),
-    _goal("--tpot", metavar="TIME", help="Limit of the mean time of each further token."),
-    _goal("--price", type=float, metavar="N", help="Of a device-hour; costs are in its currency."),
     _drafts("--drafts", type=int, metavar="K", help="Tokens proposed a step and sequence."),
     _drafts(
         "--acceptance",
         metavar="N|P,P,..",
-        help="Mean tokens a step, one at least; or the share of steps in which each position is accepted.",
+        help="Tokens that a step yields, 1 at least; or of each position the share of steps that accept it.",
     ),
     _drafts(
         "--draft-parameters",
         type=float,
         metavar="N",
-        help="Of the draft model; 0 for drafts that cost nothing.  [default: 3.56e9 for kimi-k3, else 0]",
+        help="Of the draft model, 0 for drafts that cost nothing.  [default: 3.56e9 for kimi-k3, else 0]",
     ),
     _drafts(
-        "--draft-layers", type=int, metavar="N", help="Of the draft model.  [default: 5 for kimi-k3, else 0]"
+        "--draft-layers",
+        type=int,
+        metavar="N",
+        help="Of the draft model.  [default: 5 for kimi-k3, else 0]",
     ),
     _drafts(
         "--draft-passes",
@@ -94,14 +103,14 @@ _OPTIONS = (
         default=1,
         show_default=True,
         metavar="N",
-        help="Of the draft model a step; as many as drafts where it makes one after the other.",
+        help="Of the draft model a step; K where it makes one token after the other.",
     ),
     _drafts(
         "--draft-states",
         default="replay",
         show_default=True,
         metavar="snapshots|replay|fused",
-        help="How a state goes back before rejected drafts.",
+        help="How a state goes back to before rejected drafts.",
     ),
 )
 
@@ -114,15 +123,18 @@ def _serve_options(command: F) -> F:
 
 @click.command(
     cls=GroupedCommand,
+    shared_heading="Trace",
     epilog=examples(
         "milepost plan serve --model kimi-k3 --hardware gb300 --tp 8",
         "milepost plan serve --gpus 32 --hardware gb300 --tpot 50ms --ttft 2 --price 4",
         "milepost plan serve --tp 8 --drafts 7 --acceptance 3.85",
+        "milepost plan serve --tp 8 --trace trace.jsonl.gz --first 2000 --time-scale 20",
         "milepost plan serve --tp 8 --explain decode.routed_experts.seconds",
     ),
 )
 @deployment_options
 @_serve_options
+@trace_options
 @output_options
 def serve(**options: Any) -> None:  # noqa: ANN401 - checked where they are taken
     """How fast a deployment answers and what a token costs; search for a better one.
@@ -141,30 +153,58 @@ def serve(**options: Any) -> None:  # noqa: ANN401 - checked where they are take
     finish(plan, serve_report(plan), outputs)
 
 
-def _question(options: dict[str, Any]) -> Any:  # noqa: ANN401 - imported where it is made
+def _question(options: dict[str, Any]) -> ServeQuestion:
     from milepost.planner.serve.question import ServeQuestion
 
     deployment = take_deployment(options)
-    slots = options["slots"]
+    traced = _traced(options, deployment)
+    prompt = _first(options["input_tokens"], traced and traced.input_tokens, _INPUT)
+    hits = _hits(prompt, options["hit_tokens"], options["hit_rate"])
+    if hits is None:
+        # Of another prompt's length the trace's hits say nothing.
+        hits = traced.hit_tokens if traced and options["input_tokens"] is None else 0
     return ServeQuestion(
         deployment=deployment,
-        input_tokens=options["input_tokens"],
-        output_tokens=options["output_tokens"],
-        hit_tokens=_hits(options["input_tokens"], options["hit_tokens"], options["hit_rate"]),
+        input_tokens=prompt,
+        output_tokens=_first(options["output_tokens"], traced and traced.output_tokens, _OUTPUT),
+        hit_tokens=hits,
         batch=options["batch"],
         token_budget=options["token_budget"],
         ttft_limit_seconds=_seconds("--ttft", options["ttft"]),
         tpot_limit_seconds=_seconds("--tpot", options["tpot"]),
         price_per_hour=options["price"],
-        slots=1.0 if slots is None else slots,
+        slots=_first(options["slots"], traced and traced.slots, 1.0),
+        slots_source=traced.source if traced and options["slots"] is None else "--slots",
+        lengths_source=f"{traced.source}, or given" if traced else "",
+        notes=traced.notes if traced else (),
         speculation=_speculation(options, deployment.model),
         gpus=_range(options["gpus"]),
     )
 
 
-def _hits(prompt: int, tokens: int | None, rate: float | None) -> int:
+def _traced(options: dict[str, Any], deployment: Deployment) -> TraceRequests | None:
+    """What a trace says; None without one."""
+    how, path = take_trace_options(options), options["trace"]
+    if path is None:
+        return None
+    from milepost.planner.serve.from_trace import requests_of_trace
+
+    return requests_of_trace(open_trace(path, how), deployment, options["token_budget"])
+
+
+N = TypeVar("N", int, float)
+
+
+def _first(given: N | None, traced: N | None, default: N) -> N:
+    """What is given, else what a trace says, else the default."""
+    if given is not None:
+        return given
+    return default if traced is None else traced
+
+
+def _hits(prompt: int, tokens: int | None, rate: float | None) -> int | None:
     if rate is None:
-        return tokens or 0
+        return tokens
     if tokens is not None:
         raise click.UsageError("--hit-tokens and --hit-rate say the same. Give one of them.")
     if not 0.0 <= rate < 1.0:
@@ -189,14 +229,14 @@ def _seconds(option: str, text: str | None) -> float | None:
 def _range(text: str | None) -> tuple[int, int] | None:
     if text is None:
         return None
-    low, _, high = text.partition("-")
+    low, dash, high = text.partition("-")
     try:
-        return int(low), int(high or low)
+        return int(low), int(high if dash else low)
     except ValueError:
         raise ConfigError(f"--gpus must be a number or a range such as 8-64. Given: {text!r:.100}.") from None
 
 
-def _speculation(options: dict[str, Any], model: str) -> Any:  # noqa: ANN401 - imported where it is made
+def _speculation(options: dict[str, Any], model: str) -> Speculation | None:
     from milepost.planner.serve.speculation import Speculation, known_draft
 
     drafts, acceptance = options["drafts"], options["acceptance"]
@@ -204,10 +244,10 @@ def _speculation(options: dict[str, Any], model: str) -> Any:  # noqa: ANN401 - 
         return None
     if acceptance is None:
         raise click.UsageError("--drafts needs --acceptance, measured on your traffic.")
-    known = known_draft(model)
+    parameters, layers = known_draft(model)
     fields = {
-        "draft_parameters": known[0] if options["draft_parameters"] is None else options["draft_parameters"],
-        "draft_layers": known[1] if options["draft_layers"] is None else options["draft_layers"],
+        "draft_parameters": _first(options["draft_parameters"], None, parameters),
+        "draft_layers": _first(options["draft_layers"], None, layers),
         "draft_passes": options["draft_passes"],
         "states": options["draft_states"],
     }

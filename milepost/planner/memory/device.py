@@ -95,7 +95,7 @@ def derive_device(
     if question.memory_bytes:
         sheet.given("budget_bytes", question.memory_bytes, "bytes", "--memory", "for states and KV")
     else:
-        sheet.derive("budget_bytes", "free_bytes + 0", "bytes", meaning="for states and KV")
+        sheet.derive("budget_bytes", "free_bytes", "bytes", meaning="for states and KV")
     weights = weights_of(shape)
     parts = tuple(_part(sheet, name, weights[name]) for name in weights)
     keys = [f"weights.{part_key(name)}" for name, part in weights.items() if part.parameters]

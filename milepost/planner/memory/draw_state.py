@@ -15,7 +15,7 @@ COLOURS = {"even": "#4c78a8", "odd": "#9ecae9", "window": "#f58518", "padding": 
 _SIGNS = {"even": "\u2588", "odd": "\u2592", "window": "w", "padding": "\u00b7"}
 _MOST_PAGES = 10
 _COLUMNS = 64
-_ROW, _GAP, _LEFT, _WIDTH = 20, 4, 74, 640
+_ROW, _GAP, _LEFT, _WIDTH, _RIGHT = 20, 4, 74, 640, 326
 
 
 def draw_state(name: str, picture: StatePicture) -> Drawing:
@@ -95,7 +95,7 @@ def _at(spans: tuple[Span, ...], place: float) -> str:
 
 def _svg(picture: StatePicture, shown: list[int | None]) -> str:
     height = (len(shown) + 1) * (_ROW + _GAP) + 8
-    head = f'viewBox="0 0 {_LEFT + _WIDTH + 250} {height}" font-family="sans-serif" font-size="12"'
+    head = f'viewBox="0 0 {_LEFT + _WIDTH + _RIGHT} {height}" font-family="sans-serif" font-size="12"'
     parts = [f'<svg xmlns="http://www.w3.org/2000/svg" {head}>']
     for row, page in enumerate(shown):
         top = row * (_ROW + _GAP) + 4

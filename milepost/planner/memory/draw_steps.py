@@ -13,7 +13,7 @@ __all__ = ["draw_steps"]
 
 _COLUMNS = 60
 _TITLES = ("raw sizes", "grow the block", "pad the state", "one page")
-_LEFT, _WIDTH, _STEP, _BAR = 120, 600, 78, 18
+_LEFT, _WIDTH, _RIGHT, _STEP, _BAR = 120, 600, 320, 62, 18
 _MOST_MARKS = 64
 
 
@@ -112,7 +112,7 @@ def _svg(steps: AlignmentSteps, attention_layers: int, recurrent_layers: int) ->
         ),
         (_page_bars(attention_layers, recurrent_layers), _page_line(steps, attention_layers)),
     )
-    head = f'viewBox="0 0 {_LEFT + _WIDTH + 10} {4 * _STEP}" font-family="sans-serif" font-size="12"'
+    head = f'viewBox="0 0 {_LEFT + _WIDTH + _RIGHT} {4 * _STEP}" font-family="sans-serif" font-size="12"'
     parts = [f'<svg xmlns="http://www.w3.org/2000/svg" {head}>']
     for place, (bars, about) in enumerate(rows):
         parts.append(

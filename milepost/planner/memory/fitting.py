@@ -49,7 +49,7 @@ def resolved_device(
         groups = _fewest_groups(shape, hardware, question, ranks, needs(ranks)) or 1
         if deployment.expert_parallel:
             groups = max(1, deployment.expert_parallel // ranks)
-    _check_experts(deployment.expert_parallel, ranks, groups)
+    _check_experts(shape, deployment.expert_parallel, ranks, groups)
     device = derive_device(sheet, shape, hardware, question, groups)
     if device.budget_bytes >= needs(ranks):
         return groups, device
@@ -83,7 +83,8 @@ def _fewest_groups(
         groups = experts // tensor_parallel  # more of them divide nothing more
         return groups if _free_bytes(shape, hardware, question, tensor_parallel, groups) >= need else None
     groups = _by_weights(shape, hardware, tensor_parallel)
-    while groups * tensor_parallel <= max(MOST_DEVICES, tensor_parallel):
+    most = MOST_DEVICES if shape.experts is None else min(MOST_DEVICES, shape.experts.num_experts)
+    while groups * tensor_parallel <= max(most, tensor_parallel):
         if _free_bytes(shape, hardware, question, tensor_parallel, groups) >= need:
             return groups
         groups *= 2
@@ -98,15 +99,19 @@ def _by_weights(shape: ModelShape, hardware: Hardware, tensor_parallel: int) -> 
         return 1
 
 
-def _check_experts(expert_parallel: int, tensor_parallel: int, groups: int) -> None:
+def _check_experts(shape: ModelShape, expert_parallel: int, tensor_parallel: int, groups: int) -> None:
+    """One copy of the experts lies on whole groups, on as many ranks as there are experts at most."""
     devices = tensor_parallel * groups
-    if not expert_parallel or (expert_parallel % tensor_parallel == 0 and devices % expert_parallel == 0):
+    most = devices if shape.experts is None else max(tensor_parallel, shape.experts.num_experts)
+    sharing = expert_parallel or devices
+    if sharing % tensor_parallel == 0 and devices % sharing == 0 and sharing <= most:
         return
     fitting = [tensor_parallel * n for n in range(1, groups + 1) if groups % n == 0]
-    near = min(fitting, key=lambda n: abs(n - expert_parallel))
+    near = min((n for n in fitting if n <= most), key=lambda n: abs(n - sharing))
+    limit = "" if shape.experts is None else f" and be at most the {shape.experts.num_experts} experts"
     raise ConfigError(
-        f"expert_parallel must be whole groups of {tensor_parallel} ranks and divide the {devices} devices. "
-        f"Given: {expert_parallel}. The nearest that does: {near}."
+        f"expert_parallel must be whole groups of {tensor_parallel} ranks, divide the {devices:,} devices"
+        f"{limit}. Given: {expert_parallel or f'all {devices:,}'}. The nearest that does: {near}."
     )
 
 
@@ -139,7 +144,5 @@ def _nearest(
             best = groups * ranks, ranks
     if best is None:
         return f" Not even {MOST_DEVICES:,} {hardware.name} hold it: choose hardware with more memory."
-    return (
-        f" The fewest that hold it: {best[0]} devices, tensor_parallel {best[1]} and data_parallel "
-        f"{best[0] // best[1]}."
-    )
+    division = f"tensor_parallel {best[1]} and data_parallel {best[0] // best[1]}"
+    return f" The fewest that hold it, in 1, 2, 4, ... groups: {best[0]} devices, {division}."

@@ -5,13 +5,14 @@ from __future__ import annotations
 from milepost.memory.aligned import AlignedLayout
 from milepost.memory.layout import PagedLayout
 from milepost.memory.lcm import LcmLayout
+from milepost.planner.memory.measured import most_requests
 from milepost.planner.memory.question import MemoryQuestion
 from milepost.planner.memory.texts import tokens_text
 from milepost.planner.worksheet import Worksheet
 
 __all__ = ["add_batch", "add_pages", "add_what_fits"]
 
-_NEED = "slots * {0}.pages_per_state + ceil(ceil({1} / {0}.sequence_block_tokens) / {0}.blocks_per_page)"
+_KV_PAGES = "ceil(ceil({1} / {0}.sequence_block_tokens) / {0}.blocks_per_page)"
 
 
 def add_pages(
@@ -53,12 +54,13 @@ def _paged(sheet: Worksheet, name: str, layout: PagedLayout) -> None:
         "bytes",
         meaning="one block of all attention layers",
     )
-    sheet.given(f"{name}.blocks_per_page", 1, "blocks", "the page is the block")
+    sheet.given(f"{name}.blocks_per_page", 1, "blocks", "this layout", "a page is a block")
     sheet.given(
         f"{name}.tile_rows",
         layout.tile_rows,
         "rows",
-        "the most, up to 16, that divide a head's matrix and a page",
+        "this layout",
+        "of a head's matrix in a tile: the most, up to 16, that divide both it and a page",
     )
     sheet.derive(f"{name}.tile_bytes", f"{name}.tile_rows * state.row_dim * state.itemsize", "bytes")
     sheet.derive(
@@ -87,10 +89,14 @@ def _aligned(sheet: Worksheet, name: str, layout: AlignedLayout) -> None:
     )
     sheet.check(f"{name}.grown_block_tokens", steps.grown_block)
     if layout.block_size == steps.grown_block:
-        sheet.derive(f"{name}.block_tokens", f"{name}.grown_block_tokens + 0", "tokens")
+        sheet.derive(f"{name}.block_tokens", f"{name}.grown_block_tokens", "tokens")
     else:
         sheet.given(
-            f"{name}.block_tokens", layout.block_size, "tokens", "the next whose layers are whole tiles"
+            f"{name}.block_tokens",
+            layout.block_size,
+            "tokens",
+            "this layout",
+            "the next one whose slots are whole tiles",
         )
     sheet.derive(
         f"{name}.slot_bytes",
@@ -100,7 +106,7 @@ def _aligned(sheet: Worksheet, name: str, layout: AlignedLayout) -> None:
     )
     sheet.derive(f"{name}.layer_padding_bytes", f"{name}.slot_bytes - layer_state_bytes", "bytes")
     sheet.derive(f"{name}.page_bytes", f"attention_layers * {name}.slot_bytes", "bytes")
-    sheet.given(f"{name}.blocks_per_page", 1, "blocks", "the page is the block")
+    sheet.given(f"{name}.blocks_per_page", 1, "blocks", "this layout", "a page is a block")
     sheet.derive(
         f"{name}.pages_per_state",
         "ceil(recurrent_layers / attention_layers)",
@@ -121,8 +127,8 @@ def _lcm(sheet: Worksheet, name: str, layout: LcmLayout) -> None:
         f"{name}.page_bytes",
         layout.large_bytes,
         "bytes",
-        "the common multiple of a layer's block and a layer's state that wastes least, milepost.memory.lcm",
-        "a large page",
+        "milepost.memory.lcm",
+        "a large page: the common multiple of a layer's block and a layer's state that wastes least",
     )
     sheet.derive(
         f"{name}.blocks_per_page",
@@ -133,8 +139,9 @@ def _lcm(sheet: Worksheet, name: str, layout: LcmLayout) -> None:
     sheet.check(f"{name}.blocks_per_page", layout.pages_per_large)
     sheet.given(
         f"{name}.slot_bytes",
-        _lcm_slot(sheet, layout),
+        layout.slot_bytes,
         "bytes",
+        "milepost.memory.lcm",
         "a layer's state, padded to whole blocks of a layer where that wastes less",
     )
     sheet.derive(
@@ -154,31 +161,18 @@ def _lcm(sheet: Worksheet, name: str, layout: LcmLayout) -> None:
     )
 
 
-def _lcm_slot(sheet: Worksheet, layout: LcmLayout) -> int:
-    """What a layer's state takes in a large page: its own bytes, or padded to whole blocks of a layer."""
-    layers, state = int(sheet["recurrent_layers"]), int(sheet["layer_state_bytes"])
-    block = layout.block_size * int(sheet["row_bytes"])
-    padded = -(-state // block) * block
-    for slot in (state, padded):
-        if layout.large_bytes % slot == 0 and layout.large_per_state == -(
-            -layers // (layout.large_bytes // slot)
-        ):
-            return slot
-    return padded
-
-
 def _plain(sheet: Worksheet, name: str, block_size: int) -> None:
     """Pages of a model with one kind of layer: blocks as asked, or whole states."""
     if sheet["attention_layers"]:
         sheet.given(f"{name}.block_tokens", block_size, "tokens", "--block-size")
         sheet.derive(f"{name}.page_bytes", f"{name}.block_tokens * token_bytes", "bytes")
-        sheet.given(f"{name}.blocks_per_page", 1, "blocks", "the page is the block")
-        sheet.given(f"{name}.pages_per_state", 0, "pages", "no layer keeps a state")
+        sheet.given(f"{name}.blocks_per_page", 1, "blocks", "this layout", "a page is a block")
+        sheet.given(f"{name}.pages_per_state", 0, "pages", "config.json", "no layer keeps a state")
     else:
-        sheet.given(f"{name}.block_tokens", 0, "tokens", "no layer keeps rows")
-        sheet.derive(f"{name}.page_bytes", "state_bytes + 0", "bytes", meaning="a page is a state")
-        sheet.given(f"{name}.blocks_per_page", 0, "blocks", "no layer keeps rows")
-        sheet.given(f"{name}.pages_per_state", 1, "pages", "the page is the state")
+        sheet.given(f"{name}.block_tokens", 0, "tokens", "config.json", "no layer keeps rows")
+        sheet.derive(f"{name}.page_bytes", "state_bytes", "bytes", meaning="a page is a state")
+        sheet.given(f"{name}.blocks_per_page", 0, "blocks", "config.json", "no layer keeps rows")
+        sheet.given(f"{name}.pages_per_state", 1, "pages", "this layout", "a page is a state")
     _dummy(sheet, name)
 
 
@@ -199,12 +193,12 @@ def _prefixes(sheet: Worksheet, name: str, question: MemoryQuestion) -> None:
     if sheet["attention_layers"]:
         sheet.derive(
             f"{name}.whole_block_prefix_tokens",
-            f"{name}.sequence_block_tokens + 0",
+            f"{name}.sequence_block_tokens",
             "tokens",
             meaning="shortest shared prefix where only whole blocks are shared",
         )
     else:
-        sheet.derive(f"{name}.whole_block_prefix_tokens", f"{name}.unit_prefix_tokens + 0", "tokens")
+        sheet.derive(f"{name}.whole_block_prefix_tokens", f"{name}.unit_prefix_tokens", "tokens")
 
 
 def add_what_fits(sheet: Worksheet, name: str) -> None:
@@ -244,11 +238,11 @@ def add_what_fits(sheet: Worksheet, name: str) -> None:
 
 def add_batch(sheet: Worksheet, name: str, context: int) -> int:
     """Derive the most requests of `context` tokens that whole pages hold."""
-    need = _NEED.format(name, context) if sheet["attention_layers"] else f"slots * {name}.pages_per_state"
+    kv = _KV_PAGES.format(name, context) if sheet["attention_layers"] else "0"
     return int(
         sheet.derive(
             f"batch.{name}.{tokens_text(context)}",
-            f"floor({name}.usable_pages / ({need}))",
+            most_requests(sheet, f"{name}.usable_pages", f"{name}.pages_per_state", kv),
             "requests",
             meaning=f"of {context:,} tokens, in whole pages",
         )

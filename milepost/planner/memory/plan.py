@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
 
 from milepost.errors import ConfigError
@@ -9,14 +11,19 @@ from milepost.planner.deployment import check_ranks
 from milepost.planner.memory.device import Device
 from milepost.planner.memory.fitting import resolved_device
 from milepost.planner.memory.layouts import PLAIN, LayoutPlan, lay_out, plan_layout
+from milepost.planner.memory.measured import MeasuredSlots, measured_slots, most_requests
 from milepost.planner.memory.question import MemoryQuestion, check_question
 from milepost.planner.memory.rank_sizes import RankBytes, rank_bytes, rank_shape
 from milepost.planner.memory.texts import tokens_text
+from milepost.planner.slots.batches import OTHERS_SLOTS
 from milepost.planner.worksheet import Derivation, Worksheet
 from milepost.shapes.names import find_shape
 from milepost.shapes.shape import ModelShape
 from milepost.sim.cost.by_name import default_hardware
 from milepost.sim.cost.hardware import find_hardware
+
+if TYPE_CHECKING:
+    from milepost.sim.traces.trace import Trace
 
 __all__ = ["BatchRow", "MemoryPlan", "plan_memory", "plan_memory_of"]
 
@@ -28,6 +35,7 @@ class BatchRow(msgspec.Struct, frozen=True, kw_only=True):
         context_tokens: of each request.
         request_bytes: on a device: `slots` states and the KV.
         ideal: floor(free / request), without pages.
+        others_slots: the same with five states a request, which others charge.
         all_attention: the same for a model of the same depth whose layers all keep rows; None where this one
             has no rows to compare with.
         by_layout: with whole pages, in the order of the plan's layouts.
@@ -36,6 +44,7 @@ class BatchRow(msgspec.Struct, frozen=True, kw_only=True):
     context_tokens: int
     request_bytes: float
     ideal: int
+    others_slots: int
     all_attention: int | None
     by_layout: tuple[int, ...]
 
@@ -58,6 +67,7 @@ class MemoryPlan(msgspec.Struct, frozen=True, kw_only=True):
         sizes: of a state and a token.
         slots: states that a request takes.
         slots_source: where that number is from.
+        measured: on a trace; None without one.
         layouts: as asked.
         batches: by context.
         derivations: of every number.
@@ -78,30 +88,38 @@ class MemoryPlan(msgspec.Struct, frozen=True, kw_only=True):
     sizes: RankBytes
     slots: float
     slots_source: str
+    measured: MeasuredSlots | None
     layouts: tuple[LayoutPlan, ...]
     batches: tuple[BatchRow, ...]
     derivations: tuple[Derivation, ...]
     notes: tuple[str, ...]
 
 
-def plan_memory(question: MemoryQuestion) -> MemoryPlan:
+def plan_memory(question: MemoryQuestion, trace: Trace | None = None) -> MemoryPlan:
     """Answer a question about memory of a model that it names.
+
+    Args:
+        question: what is asked.
+        trace: requests that are simulated to measure the states of a request, in place of the question's.
 
     Raises:
         ConfigError: an unknown name, a number out of range, ranks that don't divide the model, a layout that
             can't be, or a model that doesn't fit, with the nearest that does.
         CheckpointError: the model's config can't be read.
     """
-    return plan_memory_of(*find_shape(question.deployment.model), question)
+    return plan_memory_of(*find_shape(question.deployment.model), question, trace)
 
 
-def plan_memory_of(model: str, whole: ModelShape, question: MemoryQuestion) -> MemoryPlan:
+def plan_memory_of(
+    model: str, whole: ModelShape, question: MemoryQuestion, trace: Trace | None = None
+) -> MemoryPlan:
     """Answer a question about memory of a model in numbers, whatever the question's deployment names.
 
     Args:
         model: what it is called.
         whole: its numbers.
         question: what is asked.
+        trace: as `plan_memory`; the simulator knows the model by the deployment's name of it.
 
     Raises:
         ConfigError: as `plan_memory`.
@@ -114,8 +132,10 @@ def plan_memory_of(model: str, whole: ModelShape, question: MemoryQuestion) -> M
     sheet = Worksheet()
     sizes = rank_bytes(sheet, model, shape, deployment)
     data_parallel, device = resolved_device(sheet, model, whole, hardware, question)
-    slots, source = question.slots, "--slots"
-    sheet.given("slots", int(slots) if float(slots).is_integer() else slots, "states", source, "of a request")
+    measured = None
+    if trace is not None:
+        measured = measured_slots(trace, question, hardware, device.budget_bytes)
+    slots, source = _slots(sheet, question, measured)
     sheet.given("short_tokens", question.short_tokens, "tokens", "--short", "of the short request")
     layouts, notes = _layouts(sheet, shape, sizes, question)
     return MemoryPlan(
@@ -133,13 +153,33 @@ def plan_memory_of(model: str, whole: ModelShape, question: MemoryQuestion) -> M
         sizes=sizes,
         slots=slots,
         slots_source=source,
+        measured=measured,
         layouts=layouts,
         batches=tuple(
             _batch_row(sheet, context, place, layouts) for place, context in enumerate(question.contexts)
         ),
         derivations=sheet.derivations,
-        notes=(*notes, *_notes(whole, question)),
+        notes=(*notes, *_notes(whole, question), *(measured.notes if measured else ())),
     )
+
+
+def _slots(sheet: Worksheet, question: MemoryQuestion, measured: MeasuredSlots | None) -> tuple[float, str]:
+    """States of a request, and where the number is from."""
+    slots, source = question.slots, "--slots"
+    if measured is not None:
+        slots, source = measured.needed_slots_mean, f"measured on {measured.trace}"
+        sheet.given(
+            "extra_slots",
+            measured.extra_slots_p99,
+            "states",
+            source,
+            "beyond one a request, of all together, not exceeded in 99 % of the time",
+        )
+    sheet.given("slots", int(slots) if float(slots).is_integer() else slots, "states", source, "of a request")
+    sheet.given(
+        "others_slots", OTHERS_SLOTS, "states", "aiconfigurator 0.12.0", "that others charge a request"
+    )
+    return slots, source
 
 
 def _layouts(
@@ -186,9 +226,15 @@ def _batch_row(sheet: Worksheet, context: int, place: int, layouts: tuple[Layout
     )
     ideal = sheet.derive(
         f"batch.ideal.{length}",
-        f"floor(budget_bytes / (slots * state_bytes + {context} * kv_bytes_per_token))",
+        most_requests(sheet, "budget_bytes", "state_bytes", f"{context} * kv_bytes_per_token"),
         "requests",
         meaning=f"of {context:,} tokens, if memory had no pages",
+    )
+    charged = sheet.derive(
+        f"batch.others_slots.{length}",
+        f"floor(budget_bytes / (others_slots * state_bytes + {context} * kv_bytes_per_token))",
+        "requests",
+        meaning=f"of {context:,} tokens, with as many states a request as others charge",
     )
     others = None
     if sheet["attention_layers"]:
@@ -202,6 +248,7 @@ def _batch_row(sheet: Worksheet, context: int, place: int, layouts: tuple[Layout
         context_tokens=context,
         request_bytes=request,
         ideal=int(ideal),
+        others_slots=int(charged),
         all_attention=None if others is None else int(others),
         by_layout=tuple(layout.batches[place] for layout in layouts),
     )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import msgspec
 
 from milepost.error_text import one_of
@@ -39,7 +37,6 @@ class MemoryQuestion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         memory_bytes: for states and KV on a device; 0 for what weights and workspace leave.
         reserve_bytes: of a device for a step's workspace; None for an estimate.
         step_tokens: tokens of the largest step, for that estimate.
-        trace: file whose replay measures `slots`, which it replaces; "" for none.
     """
 
     deployment: Deployment = Deployment()
@@ -55,7 +52,6 @@ class MemoryQuestion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     memory_bytes: int = 0
     reserve_bytes: int | None = None
     step_tokens: int = 8_192
-    trace: str = ""
 
     @property
     def layouts(self) -> tuple[str, ...]:
@@ -83,8 +79,10 @@ def check_question(question: MemoryQuestion) -> None:
         raise ConfigError(f"contexts must be 1 to {_MOST_CONTEXTS}. Given: {len(question.contexts)}.")
     for context in question.contexts:
         _within("contexts", context, 1, _MOST_TOKENS)
-    if not (math.isfinite(question.slots) and 0 < question.slots <= _MOST_SLOTS):
-        raise ConfigError(f"slots must be above 0 and at most {_MOST_SLOTS:,}. Given: {question.slots}.")
+    if not 1 <= question.slots <= _MOST_SLOTS:  # also no number at all
+        raise ConfigError(
+            f"slots must be 1, the state of a running request, to {_MOST_SLOTS:,}. Given: {question.slots}."
+        )
     share = question.deployment.memory_share
     if not 0 < share <= 1:  # also no number at all
         raise ConfigError(f"memory_share must be above 0 and at most 1. Given: {share}.")

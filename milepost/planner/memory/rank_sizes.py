@@ -95,7 +95,7 @@ def _state(sheet: Worksheet, config: str, layer: RecurrentShape | None, deployme
         sheet.given("state.itemsize", size, "bytes", f"--state-dtype {deployment.state_dtype}")
         sheet.given("conv.window", layer.conv_window, "inputs", f"{config}, and --drafts", "past inputs kept")
         sheet.given("conv.channels", channels, "", config, "of the rank: values, queries and keys")
-        sheet.given("conv.itemsize", CONV_ITEMSIZE, "bytes", "bf16, the model's dtype")
+        sheet.given("conv.itemsize", CONV_ITEMSIZE, "bytes", "the model's dtype, bf16")
         sheet.derive(
             "layer_state_bytes",
             "state.heads // tensor_parallel * state.rows * state.row_dim * state.itemsize"

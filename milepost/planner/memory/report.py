@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from milepost.planner.memory.layouts import LayoutPlan
 from milepost.planner.memory.pictures import pictures
 from milepost.planner.memory.plan import MemoryPlan
 from milepost.planner.memory.texts import bytes_text, tokens_text
 from milepost.planner.report import Column, Plot, Report, Section, Series, Table
+from milepost.planner.slots.batches import OTHERS_SLOTS
 
 __all__ = ["memory_report"]
 
@@ -32,6 +33,7 @@ def memory_report(plan: MemoryPlan) -> Report:
             _sizes_section(plan),
             _layouts_section(plan),
             _batches_section(plan),
+            *_measured_section(plan),
         ),
         notes=plan.notes,
         derivations=plan.derivations,
@@ -202,6 +204,9 @@ def _batches_section(plan: MemoryPlan) -> Section:
     hybrid = bool(plan.sizes.state_bytes and plan.sizes.kv_bytes_per_token)
     names = [layout.name for layout in plan.layouts]
     columns = [Column("context"), Column("a request"), Column("ideal"), *map(Column, names)]
+    charged = plan.sizes.state_bytes > 0 and plan.slots != OTHERS_SLOTS
+    if charged:
+        columns.append(Column(f"ideal, {OTHERS_SLOTS} states each"))
     if plan.data_parallel > 1:
         columns.append(Column(f"{names[0]}, all {plan.data_parallel:,} groups"))
     if hybrid:
@@ -210,6 +215,8 @@ def _batches_section(plan: MemoryPlan) -> Section:
     for row in plan.batches:
         cells = [tokens_text(row.context_tokens), bytes_text(row.request_bytes), f"{row.ideal:,}"]
         cells += [f"{count:,}" for count in row.by_layout]
+        if charged:
+            cells.append(f"{row.others_slots:,}")
         if plan.data_parallel > 1:
             cells.append(f"{row.by_layout[0] * plan.data_parallel:,}")
         if hybrid:
@@ -223,6 +230,27 @@ def _batches_section(plan: MemoryPlan) -> Section:
         "Ideal: floor(memory / (states + context x KV a token)).",
         tables=(Table(columns=tuple(columns), rows=tuple(rows)),),
         plots=(_batch_plot(plan, hybrid=hybrid),),
+    )
+
+
+def _measured_section(plan: MemoryPlan) -> Iterator[Section]:
+    found = plan.measured
+    if found is None:
+        return
+    rows = (
+        ("requests", f"{found.requests:,}"),
+        ("that ran at once, mean", f"{found.running_mean:,.2f}"),
+        ("that ran at once, most", f"{found.running_peak:,}"),
+        ("states a running request needed, mean", f"{found.needed_slots_mean:.3f}"),
+        ("states beyond one each, of all, in 99 % of the time", f"{found.extra_slots_p99:,}"),
+        ("snapshots kept for each, which go when memory is needed", f"{found.kept_slots_mean:,.2f}"),
+        ("prompt tokens that were found", f"{found.hit_rate:.2%}"),
+        ("tokens of a request, mean", f"{found.context_mean_tokens:,.0f}"),
+    )
+    yield Section(
+        title=f"States of a request, measured on {found.trace}",
+        lead="All of the trace, simulated on one group of ranks with the memory above for both.",
+        tables=(Table(columns=(Column("what", numeric=False), Column("")), rows=rows),),
     )
 
 

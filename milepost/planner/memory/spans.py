@@ -84,13 +84,10 @@ def state_picture(layout: TiledLayout | LcmLayout, layer_state_bytes: int, windo
 def _lcm(layout: LcmLayout, matrices: int, window: int) -> StatePicture:
     layer_bytes = matrices + window
     layers = layout.state_bytes // layer_bytes
-    slots = -(-layers // layout.large_per_state)
-    while slots < layout.large_bytes // layer_bytes and -(-layers // (slots + 1)) == layout.large_per_state:
-        slots += 1
-    slot_bytes = layout.large_bytes // slots
+    slots = layout.large_bytes // layout.slot_bytes
     held = []
     for layer in range(layers):
-        start = layer // slots * layout.large_bytes + layer % slots * slot_bytes
+        start = layer // slots * layout.large_bytes + layer % slots * layout.slot_bytes
         held.append(Span(start, start + matrices, "matrices", layer))
         held.append(Span(start + matrices, start + layer_bytes, "window", layer))
     return StatePicture(

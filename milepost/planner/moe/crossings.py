@@ -13,7 +13,7 @@ from milepost.planner.worksheet import Worksheet
 __all__ = ["TailRange", "tail_ranges"]
 
 _NEEDED = (
-    *("hidden", "expert_width", "device.domain", "device.link_latency", "device.scale_out_latency"),
+    *("hidden_size", "expert_width", "device.domain", "device.link_latency", "device.scale_out_latency"),
     *("device.kernel_seconds", "rate.link", "rate.scale_out", "rate.memory", "rate.bf16"),
 )
 

@@ -197,8 +197,9 @@ def _phase(
     waves = note_waves(sheet, p, f"{p}.rank_tokens", f"{degree}.experts")
     note_overlap(sheet, p)
     chosen = "waved" if question.overlap else "serial"
-    sheet.derive(f"{p}.layer.seconds", f"{p}.{chosen}.seconds + {phase}.rest.seconds", "seconds")
-    return _taken(sheet, p, phase, waves)
+    rest = f"{phase}.{'tail_rest' if kind.shares_tokens(int(sheet[f'{degree}.ranks'])) else 'rest'}.seconds"
+    sheet.derive(f"{p}.layer.seconds", f"{p}.{chosen}.seconds + {rest}", "seconds")
+    return _taken(sheet, p, phase, waves, float(sheet[rest]))
 
 
 def _sizes(sheet: Worksheet, degree: str, phase: Phase) -> tuple[int, float]:
@@ -207,7 +208,7 @@ def _sizes(sheet: Worksheet, degree: str, phase: Phase) -> tuple[int, float]:
     return ranks, ranks * sheet[f"{phase}.tokens"] / sheet["tensor_parallel"]
 
 
-def _taken(sheet: Worksheet, p: str, phase: Phase, waves: WaveShape) -> PhaseAtDegree:
+def _taken(sheet: Worksheet, p: str, phase: Phase, waves: WaveShape, rest: float) -> PhaseAtDegree:
     """What stands on the sheet under the prefix `p`."""
 
     def value(name: str) -> float:
@@ -238,7 +239,7 @@ def _taken(sheet: Worksheet, p: str, phase: Phase, waves: WaveShape) -> PhaseAtD
         halves_seconds=value("halves.seconds"),
         waved_seconds=value("waved.seconds"),
         waves=waves,
-        rest_seconds=float(sheet[f"{phase}.rest.seconds"]),
+        rest_seconds=rest,
         layer_seconds=value("layer.seconds"),
     )
 

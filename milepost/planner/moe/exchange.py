@@ -25,8 +25,8 @@ def note_token_bytes(sheet: Worksheet) -> None:
     """Bytes of a token-layer at the experts' width and at the hidden size."""
     both = "top_k * (dispatch.item_bytes + combine.item_bytes)"
     sheet.derive("token_layer_bytes", f"{both} * expert_width", "bytes", source=LATENT_MOE)
-    sheet.derive("token_layer_bytes_at_hidden", f"{both} * hidden", "bytes", source=LATENT_MOE)
-    sheet.derive("latent_saving", "hidden / expert_width", "", meaning="alpha", source=LATENT_MOE)
+    sheet.derive("token_layer_bytes_at_hidden", f"{both} * hidden_size", "bytes", source=LATENT_MOE)
+    sheet.derive("latent_saving", "hidden_size / expert_width", "", meaning="alpha", source=LATENT_MOE)
     sheet.derive("token_bytes", "moe_layers * token_layer_bytes", "bytes", meaning="of a token in all layers")
     sheet.derive(
         "balance_point",
@@ -37,7 +37,7 @@ def note_token_bytes(sheet: Worksheet) -> None:
     )
     sheet.derive(
         "balance_point_at_hidden",
-        "balance_point * expert_width / hidden",
+        "balance_point * expert_width / hidden_size",
         "FLOP/byte",
         meaning="if tokens were sent at the hidden size",
     )

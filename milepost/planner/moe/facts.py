@@ -8,11 +8,23 @@ from milepost.planner.worksheet import Worksheet
 from milepost.shapes.shape import ExpertsShape, ModelShape
 from milepost.sim.cost.hardware import Hardware
 
-__all__ = ["DEFAULT_SMS", "experts_of", "note_facts"]
+__all__ = ["DEFAULT_SMS", "can_multicast", "experts_of", "note_facts"]
 
 DEFAULT_SMS = 148
 """Of a B200 or B300, for which the published wave counts are (NVIDIA Blackwell; DeepGEMM's heuristics)."""
-ACTIVATION_BYTES = 2
+NVSWITCH_BYTES_PER_SECOND = 400e9
+"""From the fourth NVLink on, that of H100 (450 GB/s), switches can multicast (NVLS)."""
+
+
+def can_multicast(hardware: Hardware, question: MoeQuestion) -> bool:
+    """Whether the "scattered" tail can run: as asked, else on NVIDIA's devices behind an NVSwitch.
+
+    Descriptions don't say what a switch can do, so this goes by the vendor's name and a link's speed.
+    """
+    if question.multicast is not None:
+        return question.multicast
+    nvlink = hardware.interconnect_bytes_per_second >= NVSWITCH_BYTES_PER_SECOND
+    return hardware.title.startswith("NVIDIA ") and hardware.domain_devices > 1 and nvlink
 
 
 def experts_of(name: str, shape: ModelShape) -> ExpertsShape:
@@ -44,7 +56,7 @@ def _note_model(sheet: Worksheet, name: str, shape: ModelShape) -> None:
     experts = experts_of(name, shape)
     source = f"config.json of {name}"
     for entry, value, unit, meaning in (
-        ("hidden", shape.hidden_size, "", "width of a token"),
+        ("hidden_size", shape.hidden_size, "", "width of a token"),
         ("num_experts", experts.num_experts, "experts", "routed experts of a layer"),
         ("top_k", experts.top_k, "experts", "that a token takes"),
         ("expert_width", experts.width, "", "width of an expert's input and output"),
@@ -72,7 +84,6 @@ def _note_model(sheet: Worksheet, name: str, shape: ModelShape) -> None:
 def _note_hardware(sheet: Worksheet, hardware: Hardware, question: MoeQuestion) -> None:
     source = f"hardware {hardware.name}"
     for entry, value, unit in (
-        ("device.memory_bytes", hardware.memory_bytes, "bytes"),
         ("device.memory_peak", hardware.memory_bytes_per_second, "bytes/s"),
         ("device.link_peak", hardware.interconnect_bytes_per_second, "bytes/s"),
         ("device.link_latency", hardware.interconnect_latency_seconds, "seconds"),
@@ -93,7 +104,7 @@ def _note_hardware(sheet: Worksheet, hardware: Hardware, question: MoeQuestion) 
 
 
 def _note_rates(sheet: Worksheet, experts: ExpertsShape, hardware: Hardware) -> None:
-    peak, dtype = expert_peak(experts, hardware)
+    peak, dtype = _expert_peak(experts, hardware)
     sheet.given("device.expert_peak", peak, "FLOP/s", f"hardware {hardware.name}: {dtype}", "for experts")
     assumed = "share of the peak that is reached: an assumption"
     for entry, formula, unit in (
@@ -106,7 +117,7 @@ def _note_rates(sheet: Worksheet, experts: ExpertsShape, hardware: Hardware) -> 
         sheet.derive(entry, formula, unit, meaning=assumed)
 
 
-def expert_peak(experts: ExpertsShape, hardware: Hardware) -> tuple[float, str]:
+def _expert_peak(experts: ExpertsShape, hardware: Hardware) -> tuple[float, str]:
     """FLOP/s at which experts run, and the dtype.
 
     Packed experts (below a byte a parameter) run at the FP8 rate where there are FP4 units, for activations

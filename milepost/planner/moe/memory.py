@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from milepost.errors import ConfigError
-from milepost.planner.device_memory import derive_free_memory, free_memory, part_key
+from milepost.planner.device_memory import FreeMemory, derive_free_memory, free_memory, part_key
 from milepost.planner.moe.question import MOST_RANKS, MoeQuestion
 from milepost.planner.worksheet import Worksheet
 from milepost.shapes.shape import ModelShape
@@ -22,29 +22,49 @@ def resolve_ranks(name: str, shape: ModelShape, hardware: Hardware, question: Mo
         ConfigError: no number of ranks, or not the given one, holds the weights.
     """
     group, groups = question.deployment.tensor_parallel, question.deployment.data_parallel
-    if not groups:
-        groups = ranks_that_fit(hardware, shape, group) // group
-    ranks = group * groups
+    ranks = group * groups if groups else _enough_ranks(shape, hardware, question)
     if ranks > MOST_RANKS:
         raise ConfigError(
             f"tensor_parallel x data_parallel must be at most {MOST_RANKS:,}. Given: {ranks:,}."
         )
-    short = -_free_bytes(shape, hardware, question, ranks)
-    if short > 0:
-        fewest = _fewest_ranks(shape, hardware, question)
-        hint = (
-            f"The fewest that do: {fewest} (data_parallel {fewest // group})."
-            if fewest
-            else "More of them don't help: raise tensor_parallel, or choose hardware with more memory."
-        )
+    free = _free(shape, hardware, question, ranks)
+    if free.free_bytes < 0:
         raise ConfigError(
             f"The weights of {name} and one step must fit into {question.deployment.memory_share:.0%} "
-            f"of a device. Given: {ranks} x {hardware.name}, each {short:,} bytes short. {hint}"
+            f"of a device. Given: {ranks} x {hardware.name}, each {-free.free_bytes:,} bytes short. "
+            f"{_hint(shape, hardware, question, free)}"
         )
     return ranks
 
 
-def _free_bytes(shape: ModelShape, hardware: Hardware, question: MoeQuestion, ranks: int) -> int:
+def _enough_ranks(shape: ModelShape, hardware: Hardware, question: MoeQuestion) -> int:
+    """As many as every cost model takes, doubled where a step's activations want more."""
+    ranks = ranks_that_fit(hardware, shape, question.deployment.tensor_parallel)
+    enough = ranks
+    while _free(shape, hardware, question, enough).free_bytes < 0:
+        enough *= 2
+        if enough > MOST_RANKS:
+            return ranks  # no number is enough, so the fewest are refused
+    return enough
+
+
+def _hint(shape: ModelShape, hardware: Hardware, question: MoeQuestion, free: FreeMemory) -> str:
+    """What to change where a rank is too small."""
+    group = question.deployment.tensor_parallel
+    if free.workspace_bytes > free.usable_bytes - free.weight_bytes > 0:
+        return (
+            f"A step of {_step_tokens(question):,} tokens takes {free.workspace_bytes:,} bytes of them: use "
+            "fewer prefill_tokens."
+        )
+    ranks = group
+    while ranks <= max(group, MOST_RANKS):
+        if _free(shape, hardware, question, ranks).free_bytes >= 0:
+            return f"The fewest that do: {ranks} (data_parallel {ranks // group})."
+        ranks *= 2
+    return "More of them don't help: raise tensor_parallel, or choose hardware with more memory."
+
+
+def _free(shape: ModelShape, hardware: Hardware, question: MoeQuestion, ranks: int) -> FreeMemory:
     """Of a rank where all ranks share one copy of the experts."""
     return free_memory(
         shape,
@@ -52,16 +72,7 @@ def _free_bytes(shape: ModelShape, hardware: Hardware, question: MoeQuestion, ra
         _sizes(question, ranks),
         memory_share=question.deployment.memory_share,
         tokens_per_step=_step_tokens(question),
-    ).free_bytes
-
-
-def _fewest_ranks(shape: ModelShape, hardware: Hardware, question: MoeQuestion) -> int | None:
-    ranks = group = question.deployment.tensor_parallel
-    while ranks <= max(group, MOST_RANKS):
-        if _free_bytes(shape, hardware, question, ranks) >= 0:
-            return ranks
-        ranks *= 2
-    return None
+    )
 
 
 def _sizes(question: MoeQuestion, ranks: int) -> RankSizes:

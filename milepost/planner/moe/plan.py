@@ -17,7 +17,7 @@ from milepost.planner.moe.degree import (
     note_placements,
 )
 from milepost.planner.moe.exchange import note_token_bytes
-from milepost.planner.moe.facts import DEFAULT_SMS, experts_of, note_facts
+from milepost.planner.moe.facts import DEFAULT_SMS, can_multicast, experts_of, note_facts
 from milepost.planner.moe.loads import ExpertLoads, read_loads
 from milepost.planner.moe.memory import degrees_of, note_memory, resolve_ranks
 from milepost.planner.moe.question import MoeQuestion, check_question
@@ -56,6 +56,7 @@ class MoePlan(msgspec.Struct, frozen=True, kw_only=True):
         tensor_parallel: ranks of a group.
         data_parallel: groups.
         load: of the experts, by name.
+        placement: which experts lie on which rank, in the times of degrees.
         num_experts: of a layer.
         top_k: experts of a token.
         moe_layers: layers with experts.
@@ -71,6 +72,7 @@ class MoePlan(msgspec.Struct, frozen=True, kw_only=True):
         best_prefill: the same of prefill.
         balance: by degree that fits, kind of step and placement.
         waves: by degree and tokens.
+        multicast: whether devices can store to all others at once, which the "scattered" tail needs.
         tails: by tensor parallel degree and tokens; () without a latent.
         tail_ranges: tokens for which each tail is the quickest.
         derivations: of every number.
@@ -83,6 +85,7 @@ class MoePlan(msgspec.Struct, frozen=True, kw_only=True):
     tensor_parallel: int
     data_parallel: int
     load: str
+    placement: str
     num_experts: int
     top_k: int
     moe_layers: int
@@ -98,6 +101,7 @@ class MoePlan(msgspec.Struct, frozen=True, kw_only=True):
     best_prefill: int
     balance: tuple[PlacementBalance, ...]
     waves: tuple[WavePoint, ...]
+    multicast: bool
     tails: tuple[TailTimes, ...]
     tail_ranges: tuple[TailRange, ...]
     derivations: tuple[Derivation, ...]
@@ -126,21 +130,18 @@ def plan_moe(question: MoeQuestion) -> MoePlan:
     hardware = find_hardware(question.deployment.hardware or default_hardware(shape))
     loads = read_loads(question.load, experts.num_experts, shape.moe_layers)
     ranks = resolve_ranks(name, shape, hardware, question)
-    group = question.deployment.tensor_parallel
+    group, multicast = question.deployment.tensor_parallel, can_multicast(hardware, question)
     numbers = degrees_of(ranks, group, experts.num_experts)
     _check_degree(question.deployment.expert_parallel, ranks, group, numbers)
     sheet = Worksheet()
     note_facts(sheet, name, shape, hardware, question)
     note_token_bytes(sheet)
     note_memory(sheet, shape, hardware, question, ranks)
-    shared_tokens = 1 < group == ranks
     note_rest_facts(sheet, name, experts, group)
     for phase, tokens in zip(PHASES, (question.decode_tokens, question.prefill_tokens), strict=True):
-        note_rest(sheet, experts, phase, tokens, f"--{phase}-tokens", shared_tokens=shared_tokens)
+        note_rest(sheet, experts, phase, tokens, f"--{phase}-tokens", multicast=multicast)
     draws = LoadDraws(loads, experts.top_k, question.redundant_per_rank, question.seed)
-    kind = StepKind(
-        by_rank=question.send == "ranks", shared_tokens=shared_tokens, load=loads.name, seed=question.seed
-    )
+    kind = StepKind(by_rank=question.send == "ranks", group=group, load=loads.name, seed=question.seed)
     degrees = tuple(note_degree(sheet, question, draws, degree, ranks, kind) for degree in numbers)
     tails = _tails(sheet, shape, group)
     return MoePlan(
@@ -150,6 +151,7 @@ def plan_moe(question: MoeQuestion) -> MoePlan:
         tensor_parallel=group,
         data_parallel=ranks // group,
         load=loads.name,
+        placement=question.placement,
         num_experts=experts.num_experts,
         top_k=experts.top_k,
         moe_layers=shape.moe_layers,
@@ -170,10 +172,11 @@ def plan_moe(question: MoeQuestion) -> MoePlan:
             for one in note_placements(sheet, draws, degree.ranks, kind)
         ),
         waves=_waves(sheet, degrees),
+        multicast=multicast,
         tails=tails,
         tail_ranges=_ranges(sheet, tails),
         derivations=sheet.derivations,
-        notes=_notes(question, hardware, loads, ranks, shared_tokens=shared_tokens),
+        notes=_notes(question, hardware, loads, ranks),
     )
 
 
@@ -248,8 +251,6 @@ def _notes(
     hardware: Hardware,
     loads: ExpertLoads,
     ranks: int,
-    *,
-    shared_tokens: bool,
 ) -> tuple[str, ...]:
     notes = [
         (
@@ -271,10 +272,10 @@ def _notes(
             f"Loads are those of {min(MOST_LAYERS, len(loads.layers))} layers, evenly spread over the "
             f"{len(loads.layers)} of the file; figures are their means."
         )
-    if shared_tokens:
+    if (group := question.deployment.tensor_parallel) > 1:
         notes.append(
-            "All ranks share every token (data_parallel 1), so nothing is dispatched: each rank computes its "
-            "own experts, and the tail adds the results up."
+            f"At EP {group} all ranks of a copy of the experts have the same tokens (tensor_parallel), "
+            "so nothing is dispatched: each computes its own experts, and the quickest tail adds results up."
         )
     if not question.sms and hardware.compute_units is None:
         notes.append(

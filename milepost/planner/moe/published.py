@@ -13,7 +13,8 @@ __all__ = ["PUBLISHED_GAINS", "PUBLISHED_TAIL_SECONDS", "tail_check"]
 
 PUBLISHED_GAINS = (
     "Published (DeepSeek-V4 report): in theory 1.92x in waves, which takes r = 1 and 24 waves here, and "
-    "1.42x for Comet, where these halves give 1.50x for r from 0.5 to 2; measured 1.50x to 1.73x, up to 1.96x."
+    "1.42x for Comet, where these halves give 1.50x for r from 0.5 to 2; measured 1.50x to 1.73x, and up to "
+    "1.96x."
 )
 PUBLISHED_TAIL_SECONDS = (13.200e-6, 10.620e-6)
 """Kimi K3's tail on 8 ranks, with all-reduces and scattered (vLLM)."""
@@ -25,7 +26,7 @@ _TOKENS = (1, 8, 16)
 def tail_check(plan: MoePlan) -> Table | None:
     """The published times of Kimi K3's tail beside the formulas'; None for other models."""
     known = {entry.name: entry.value for entry in plan.derivations}
-    if (known["hidden"], known["expert_width"]) != _K3:
+    if (known["hidden_size"], known["expert_width"]) != _K3:
         return None
     before, after = PUBLISHED_TAIL_SECONDS
     rows = [("published", f"{before * 1e6:.2f}", f"{after * 1e6:.2f}", f"{after / before - 1:+.1%}")]

@@ -52,6 +52,8 @@ class MoeQuestion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         placement: which experts lie on which rank; of `PLACEMENTS`.
         redundant_per_rank: further experts that a rank holds where the placement is "replicated".
         overlap: whether the degree is chosen by times with waves instead of one part after the other.
+        multicast: whether a device can store to all others of its domain at once, as over NVSwitch (NVLS),
+            which LatentMoE's "scattered" tail needs; None for what the hardware's description suggests.
         sms: streaming multiprocessors of a device, for waves; 0 for the hardware's.
         seed: of the draws of expert loads.
     """
@@ -66,6 +68,7 @@ class MoeQuestion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     placement: str = "numbered"
     redundant_per_rank: int = 1
     overlap: bool = False
+    multicast: bool | None = None
     sms: int = 0
     seed: int = 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from milepost.planner.moe.balance import SAMPLES
 from milepost.planner.moe.degree import ANY_PLACEMENT, PHASES, DegreePlan, Phase
 from milepost.planner.moe.overlap_sections import overlap_section, waves_section
 from milepost.planner.moe.plan import MoePlan
@@ -115,7 +116,7 @@ def _memory(plan: MoePlan) -> Section:
 def _degrees(plan: MoePlan, phase: Phase) -> Section:
     name = PHASE_NAMES[phase]
     best = next(place for place, degree in enumerate(plan.degrees) if degree.ranks == plan.best(phase))
-    layer = plan.degrees[best].at(phase)
+    layer, layer_degree = plan.degrees[best].at(phase), plan.degrees[best].ranks
     moved = Table(
         title="Bytes",
         columns=columns(
@@ -131,8 +132,8 @@ def _degrees(plan: MoePlan, phase: Phase) -> Section:
             "EP", "max/mean", "experts", "exchange", "in order", "halves", "waves", "whole layer"
         ),
         rows=tuple(_times_row(degree, phase) for degree in plan.degrees),
-        note=f"max/mean: load of the busiest rank. whole layer: with {microseconds(layer.rest_seconds)} us "
-        "of router, latent projections, shared experts and sums, the same at every degree.",
+        note=f"max/mean: load of the busiest rank. whole layer: with router, latent projections, "
+        f"shared experts and sums ({microseconds(layer.rest_seconds)} us at EP {layer_degree}).",
         best=best,
     )
     return Section(
@@ -209,8 +210,12 @@ def _balance(plan: MoePlan) -> Section:
     table = Table(
         columns=columns("EP", "step", *names, *(f"{name} time" for name in names), words=("step",)),
         rows=tuple(rows),
-        note="Load of the busiest rank over the mean, drawn; and time of experts and exchange against ranks "
-        "that are all as busy. numbered: experts lie by their numbers; balanced: by their load; replicated: "
-        "the hottest lie on more ranks than one.",
+        note=f"Load of the busiest rank over the mean, drawn over {SAMPLES} steps; and time of experts and "
+        "exchange against ranks that are all as busy. numbered: experts lie by their numbers; balanced: by "
+        "their load; replicated: the hottest lie on more ranks than one.",
     )
-    return Section(title="Balance", lead=f"Load of the experts: {plan.load}.", tables=(table,))
+    return Section(
+        title="Balance",
+        lead=f"Load of the experts: {plan.load}. Degrees above are priced with experts {plan.placement}.",
+        tables=(table,),
+    )

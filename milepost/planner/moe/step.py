@@ -16,15 +16,20 @@ class StepKind(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         by_rank: tokens are sent once a rank, not once an expert.
-        shared_tokens: all ranks have all tokens, so nothing is dispatched.
+        group: tensor-parallel ranks, which all have the tokens of their group. Where one group has a copy of
+            the experts of its own, nothing is dispatched, and the group's tail adds results up.
         load: name of the experts' loads.
         seed: of the draws.
     """
 
     by_rank: bool
-    shared_tokens: bool
+    group: int
     load: str
     seed: int
+
+    def shares_tokens(self, ranks: int) -> bool:
+        """Whether all of the `ranks` ranks that divide a copy of the experts have the same tokens."""
+        return 1 < self.group == ranks
 
 
 def note_step(
@@ -63,7 +68,7 @@ def note_step(
         "of a rank, in the mean",
     )
     sheet.given(f"{p}.busiest_touched_experts", balance.busiest_touched_experts, "experts", drawn)
-    note_exchange(sheet, p, degree, shared_tokens=kind.shared_tokens)
+    note_exchange(sheet, p, degree, shared_tokens=kind.shares_tokens(int(sheet[f"{degree}.ranks"])))
     _note_experts(sheet, p)
     sheet.derive(f"{p}.exchange.seconds", f"{p}.dispatch.seconds + {p}.combine.seconds", "seconds")
     sheet.derive(

@@ -18,7 +18,7 @@ def tail_section(plan: MoePlan) -> Section:
     """For the plan's tensor parallel degree, or 8 where nothing is divided."""
     group = plan.tensor_parallel if plan.tensor_parallel > 1 else USUAL_RANKS
     chosen = [tail for tail in plan.tails if tail.ranks == group]
-    tables = [_times(chosen, group), _work(chosen, group), _winners(plan)]
+    tables = [_times(chosen, group, plan), _work(chosen, group), _by_ranks(plan), _winners(plan)]
     check = tail_check(plan)
     return Section(
         title="Tails under tensor parallelism",
@@ -28,23 +28,40 @@ def tail_section(plan: MoePlan) -> Section:
     )
 
 
-def _times(chosen: list[TailTimes], group: int) -> Table:
+def _times(chosen: list[TailTimes], group: int, plan: MoePlan) -> Table:
     rows = tuple(
-        (
-            f"{tail.tokens:,}",
-            *(f"{one.seconds * 1e6:,.2f}" for one in tail.tails),
-            tail.best,
-            tail.best_without_multicast,
-        )
+        (f"{tail.tokens:,}", *(f"{one.seconds * 1e6:,.2f}" for one in tail.tails), _winner(tail, plan))
         for tail in chosen
     )
-    words = ("quickest", "without multicast")
+    able = "can" if plan.multicast else "is not known to"
     return Table(
         title=f"Microseconds at TP{group}",
-        columns=columns("tokens", *TAILS, *words, words=words),
+        columns=columns("tokens", *TAILS, "quickest", words=("quickest",)),
         rows=rows,
-        note="vLLM's scattered form runs on SM100 alone, at TP 8 or 16 and up to 128 tokens: it needs stores "
-        "that reach all ranks at once.",
+        note=f"scattered needs stores that reach all ranks at once, which {plan.hardware} {able} do; see "
+        "--multicast. vLLM has it for SM100, TP 8 or 16, up to 128 tokens.",
+    )
+
+
+def _winner(tail: TailTimes, plan: MoePlan) -> str:
+    return tail.winner(multicast=plan.multicast)
+
+
+def _by_ranks(plan: MoePlan) -> Table:
+    ranks = list(dict.fromkeys(tail.ranks for tail in plan.tails))
+    known = {(tail.tokens, tail.ranks): tail for tail in plan.tails}
+    rows = []
+    for tokens in dict.fromkeys(tail.tokens for tail in plan.tails):
+        cells = []
+        for count in ranks:
+            name = _winner(known[tokens, count], plan)
+            seconds = next(one.seconds for one in known[tokens, count].tails if one.name == name)
+            cells.append(f"{seconds * 1e6:,.2f} {name}")
+        rows.append((f"{tokens:,}", *cells))
+    return Table(
+        title="The quickest, in microseconds, by tokens and ranks",
+        columns=columns("tokens", *(f"TP{count}" for count in ranks)),
+        rows=tuple(rows),
     )
 
 

@@ -2,7 +2,8 @@
 
 After the experts every rank holds two partial sums: the routed latent [M, l] and the shared experts' output
 [M, h]. Wanted is W_up norm(sum of latents) + sum of shared, on every rank. The norm stands between, so the
-latent is reduced first in all three (Kimi K3 report; vLLM's `latent_moe_tail` and its runner's three tiers):
+latent is reduced first in all three (Kimi K3 report, arXiv:2607.24653; vLLM, `models/kimi_k3/nvidia`, its
+`latent_moe_runner.py` with three tiers and `ops/latent_moe_tail.py`):
 
     replicated   all-reduce of the latent; the whole up-projection on each rank beside the all-reduce of the
                  shared partial; add                                                       (vLLM tier 1)
@@ -23,7 +24,7 @@ import msgspec
 
 from milepost.planner.worksheet import Worksheet
 
-__all__ = ["TAILS", "TailCost", "TailTimes", "note_tail_facts", "note_tails"]
+__all__ = ["TAILS", "TailCost", "TailTimes", "note_all_reduce", "note_tail_facts", "note_tails"]
 
 TAILS = {
     "replicated": "all-reduce, whole up-projection on each rank",
@@ -85,15 +86,17 @@ def note_tail_facts(sheet: Worksheet, group: str, ranks: int) -> None:
         f"device.link_latency if {within} else max(device.link_latency, device.scale_out_latency)",
         "seconds",
     )
-    sheet.derive(f"{group}.up_bytes", f"{ITEM} * expert_width * hidden", "bytes", meaning="weights of W_up")
+    sheet.derive(
+        f"{group}.up_bytes", f"{ITEM} * expert_width * hidden_size", "bytes", meaning="weights of W_up"
+    )
 
 
 def note_tails(sheet: Worksheet, group: str, prefix: str, tokens: int) -> TailTimes:
     """The three tails of `tokens` tokens among the ranks of `group`, under the prefix `prefix`."""
     sheet.given(f"{prefix}.tokens", tokens, "tokens", "of the step")
-    for name, width in (("latent", "expert_width"), ("hidden", "hidden")):
+    for name, width in (("latent", "expert_width"), ("hidden", "hidden_size")):
         sheet.derive(f"{prefix}.{name}_bytes", f"{ITEM} * {prefix}.tokens * {width}", "bytes")
-        _note_all_reduce(sheet, group, f"{prefix}.reduce_{name}", f"{prefix}.{name}_bytes")
+        note_all_reduce(sheet, group, f"{prefix}.reduce_{name}", f"{prefix}.{name}_bytes")
     _note_up(sheet, group, prefix)
     _note_replicated(sheet, prefix)
     _note_scattered(sheet, group, prefix)
@@ -122,8 +125,8 @@ def _quickest(tails: tuple[TailCost, ...]) -> TailCost:
     return min(tails, key=lambda tail: tail.seconds)
 
 
-def _note_all_reduce(sheet: Worksheet, group: str, name: str, size: str) -> None:
-    """One shot or two, whichever is quicker."""
+def note_all_reduce(sheet: Worksheet, group: str, name: str, size: str) -> None:
+    """Bytes and seconds of an all-reduce of `size` among the ranks of `group`: one shot or two."""
     one = f"{group}.latency + ({group}.ranks - 1) * {size} / {group}.link"
     two = f"2 * {group}.latency + 2 * ({group}.ranks - 1) / {group}.ranks * {size} / {group}.link"
     sheet.derive(f"{name}.one_shot_seconds", one, "seconds")
@@ -140,7 +143,7 @@ def _note_all_reduce(sheet: Worksheet, group: str, name: str, size: str) -> None
 
 def _note_up(sheet: Worksheet, group: str, prefix: str) -> None:
     """The up-projection, whole and by columns."""
-    sheet.derive(f"{prefix}.up.flops", f"2 * {prefix}.tokens * expert_width * hidden", "FLOP")
+    sheet.derive(f"{prefix}.up.flops", f"2 * {prefix}.tokens * expert_width * hidden_size", "FLOP")
     sheet.derive(
         f"{prefix}.up.whole_bytes",
         f"{group}.up_bytes + {prefix}.latent_bytes + {prefix}.hidden_bytes",

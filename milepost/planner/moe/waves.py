@@ -1,7 +1,7 @@
 """Waves: experts in groups, so that the next group's tokens travel while this one's are computed.
 
-DeepSeek's Mega MoE (DeepGEMM, `csrc/jit_kernels/heuristics/mega_moe.hpp` of April 2026; later versions choose
-tiles in another way) decides so, for e tokens an expert and d the experts' intermediate width:
+DeepSeek's Mega MoE (DeepGEMM, `csrc/jit_kernels/heuristics/mega_moe.hpp` in its first versions; later ones
+choose tiles in another way) decides so, for e tokens an expert and d the experts' intermediate width:
 
     rows of a tile      16 up to e = 8.5, 32 to 16.5, 64 to 32.5, 96 to 64.5, 128 to 96.5, else 192
     tiles of an expert  ceil(e / rows) * 2 d / 128          its gate and up products, 128 columns a tile

@@ -22,6 +22,8 @@ __all__ = ["to_html", "write_html"]
 _NOTHING = ("", "-", "—", "·")
 _WORD = 30
 """Characters of a cell that is not folded."""
+_FEW_COLUMNS = 2
+"""Cells of so few columns would stand too far apart on a wide page."""
 _LEAD = "Every number below can be asked where it comes from: see the end of the page."
 
 
@@ -97,8 +99,9 @@ def _table(table: Table, section: str) -> str:
     title = f"<h3>{escape(table.title)}</h3>" if table.title else ""
     note = f'<p class="below">{escape(table.note)}</p>' if table.note else ""
     label = escape(table.title or section)
+    few = " few" if len(table.columns) <= _FEW_COLUMNS else ""
     return (
-        f'{title}<div class="scroll" tabindex="0" role="region" aria-label="{label}">'
+        f'{title}<div class="scroll{few}" tabindex="0" role="region" aria-label="{label}">'
         f"<table>{head}<tbody>{body}</tbody></table></div>{note}"
     )
 
@@ -113,7 +116,7 @@ def _row(table: Table, row: Sequence[str], *, best: bool) -> str:
     for place, (column, cell) in enumerate(zip(table.columns, row, strict=True)):
         value = _sort_value(cell)
         sort = "" if value is None else f' data-value="{value}"'
-        mark = '<span title="recommended">★</span> ' if best and not place else ""
+        mark = '<span title="chosen">★</span> ' if best and not place else ""
         kind = "number" if column.numeric else "name" if len(cell) > _WORD else "word"
         cells.append(f'<td class="{kind}"{sort}>{mark}{escape(cell)}</td>')
     return f"<tr{' class=best' if best else ''}>{''.join(cells)}</tr>"

@@ -21,6 +21,8 @@ _LABEL_CHARS = 24
 _SHORT_FROM = 10_000
 _FINE_DECADES = 1.5
 _MOST_TICKS = 16
+_SECOND_TURN = 0.5
+"""Opacity of bars that take a colour again."""
 
 
 def plot_data(plot: Plot) -> dict[str, Any]:
@@ -71,7 +73,10 @@ def _bars(plot: Plot, shown: Sequence[tuple[Series, int]], rows: list[float | st
             "text": _hovers(plot, series),
             "textposition": "none",
             "hovertemplate": "%{text}<extra></extra>",
-            "marker": {"color": COLOURS[look % len(COLOURS)]},
+            "marker": {
+                "color": COLOURS[look % len(COLOURS)],
+                "opacity": 1 if look < len(COLOURS) else _SECOND_TURN,
+            },
         }
         for series, look in shown
     ]

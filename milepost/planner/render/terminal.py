@@ -17,7 +17,7 @@ __all__ = ["rendered"]
 
 _TEXT_WIDTH = 100
 """Characters of a line of sentences, on however wide a terminal."""
-_BEST = "recommended"
+_BEST = "chosen"
 
 
 def rendered(report: Report) -> Iterator[RenderableType]:

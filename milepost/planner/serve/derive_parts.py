@@ -50,7 +50,7 @@ def derive_fixed(sheet: Worksheet, shape: ModelShape) -> None:
         )
     sites = "recurrent_layers + attention_layers + dense_layers + moe_layers + 1"
     sheet.derive("residual.sites", sites, "", meaning="norms that read the residual")
-    sheet.given("residual.reads", bank_reads(shape), "", CONFIG, "banks that Attention Residuals read")
+    sheet.given("residual.reads", _bank_reads(shape), "", CONFIG, "banks that Attention Residuals read")
     sheet.derive(
         "residual.token_bytes",
         "item_bytes * hidden_size * (residual.reads + 4 * residual.sites + 2)",
@@ -60,7 +60,7 @@ def derive_fixed(sheet: Worksheet, shape: ModelShape) -> None:
     _kernels(sheet, shape)
 
 
-def bank_reads(shape: ModelShape) -> int:
+def _bank_reads(shape: ModelShape) -> int:
     """Rows of banks that one token reads in all layers; 0 with plain residuals."""
     if shape.attn_res_block is None:
         return 0

@@ -12,7 +12,7 @@ from milepost.planner.serve.steady import Arrangement, ServePoint
 from milepost.planner.worksheet import Worksheet
 from milepost.sim.cost.step_work import StepWork
 
-__all__ = ["derive_plan"]
+__all__ = ["derive_plan", "prefill_chunk"]
 
 STEADY = "milepost.planner.serve.steady"
 _STEP = "(1 - mixed_share) * decode.seconds + mixed_share * mixed.seconds"
@@ -62,9 +62,10 @@ def derive_plan(
 
 
 def _requests(sheet: Worksheet, question: ServeQuestion, point: ServePoint) -> None:
-    sheet.given("input_tokens", question.input_tokens, "tokens", "--input")
-    sheet.given("output_tokens", question.output_tokens, "tokens", "--output")
-    sheet.given("hit_tokens", question.hit_tokens, "tokens", "--hit-tokens or --hit-rate")
+    traced = question.lengths_source
+    sheet.given("input_tokens", question.input_tokens, "tokens", traced or "--input")
+    sheet.given("output_tokens", question.output_tokens, "tokens", traced or "--output")
+    sheet.given("hit_tokens", question.hit_tokens, "tokens", traced or "--hit-tokens or --hit-rate")
     sheet.derive("new_tokens", "input_tokens - hit_tokens", "tokens", meaning="of a prompt, computed")
     sheet.derive("length_tokens", "input_tokens + output_tokens", "tokens", meaning="of a finished sequence")
     sheet.given("slots", question.slots, "states", question.slots_source, "of each running request")

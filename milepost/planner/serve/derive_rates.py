@@ -27,7 +27,7 @@ def derive_sizes(sheet: Worksheet, sizes: RankSizes) -> None:
     sheet.given("context_parallel", sizes.context_parallel, "ranks", "--cp, or the search")
     sheet.given("kv_itemsize", sizes.kv_itemsize, "bytes", "--kv-dtype")
     sheet.given("state_itemsize", sizes.state_itemsize, "bytes", "--state-dtype")
-    sheet.given("item_bytes", 2, "bytes", "activations are bf16")
+    sheet.given("item_bytes", 2, "bytes", "bf16 activations")
 
 
 def derive_shape(sheet: Worksheet, shape: ModelShape) -> None:
@@ -46,15 +46,15 @@ def derive_shape(sheet: Worksheet, shape: ModelShape) -> None:
         sheet.given("experts.bytes_per_parameter", shape.experts.bytes_per_parameter, "bytes", CONFIG)
         sheet.derive("experts.parameters", "experts.matrices * experts.width * experts.intermediate", "")
         sheet.derive("experts.bytes", "experts.parameters * experts.bytes_per_parameter", "bytes")
-        sheet.given("experts.dispatch_bytes", DISPATCH_BYTES, "bytes", "an element to an expert: fp8")
+        sheet.given("experts.dispatch_bytes", DISPATCH_BYTES, "bytes", "fp8, an element to an expert")
+        sheet.given("experts.combine_bytes", COMBINE_BYTES, "bytes", "bf16, an element back")
         sheet.given("experts.exchange_rounds", EXCHANGE_ROUNDS, "", "counts, tokens, arrival")
-        sheet.given("experts.combine_bytes", COMBINE_BYTES, "bytes", "an element back: bf16")
 
 
 def _recurrent(sheet: Worksheet, layer: RecurrentShape) -> None:
     for name in ("heads", "rows", "row_dim", "key_heads", "conv_window"):
         sheet.given(f"recurrent.{name}", getattr(layer, name), "", CONFIG)
-    sheet.given("recurrent.chunk", CHUNK, "tokens", "chunks of flash-linear-attention and FlashKDA")
+    sheet.given("recurrent.chunk", CHUNK, "tokens", "kernels of flash-linear-attention and FlashKDA")
     heads, k, v = "recurrent.heads", "recurrent.row_dim", "recurrent.rows"
     if layer.kind is RecurrentKind.MAMBA2:
         flops = (

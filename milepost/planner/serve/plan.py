@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from milepost.errors import ConfigError
-from milepost.planner.deployment import KV_DTYPES, STATE_DTYPES, check_ranks, itemsize
+from milepost.planner.deployment import KV_DTYPES, STATE_DTYPES, Deployment, check_ranks, itemsize
 from milepost.planner.device_memory import FreeMemory
 from milepost.planner.serve.derive_plan import derive_plan, prefill_chunk
 from milepost.planner.serve.question import ServeQuestion, check_question
@@ -14,6 +14,7 @@ from milepost.planner.serve.request_memory import RequestMemory, fits, free_of, 
 from milepost.planner.serve.search import (
     DEFAULT_BUDGET,
     SearchResult,
+    deployment_counts,
     divisions,
     replica_sizes,
     search,
@@ -56,14 +57,14 @@ class DraftDesign(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         states: the design; see `milepost.planner.serve.speculation`.
-        bytes: of one sequence's state on a rank.
+        state: bytes of one sequence's state on a rank.
         step_extra_seconds: that a step takes longer for it at the chosen batch.
         largest_batch: sequences of a group that fit.
         tpot_seconds: at the chosen batch; None where prefill could not keep up.
     """
 
     states: str
-    bytes: StateBytes
+    state: StateBytes
     step_extra_seconds: float
     largest_batch: int
     tpot_seconds: float | None
@@ -90,7 +91,8 @@ class ServePlan(msgspec.Struct, frozen=True, kw_only=True):
         question: what was asked.
         model: name of the model.
         hardware: name of the devices.
-        point: the chosen arrangement in its steady state.
+        point: one replica of the chosen arrangement in its steady state.
+        replicas: that make up the fewest devices that were asked for.
         prefill_seconds: of one prompt on idle devices.
         prefill_steps: that it takes.
         decode_parts: of one step of decode.
@@ -100,6 +102,7 @@ class ServePlan(msgspec.Struct, frozen=True, kw_only=True):
         by_batch: steps of decode at the plan's mean context, batches from 1 to the largest.
         memory: of one device.
         request: memory of one request on one device.
+        left_bytes: of one device, what this batch leaves for cached prefixes.
         largest_batch: sequences of a group that would fit.
         costs: None without a price.
         drafts: designs of states with drafts; empty without drafts.
@@ -112,6 +115,7 @@ class ServePlan(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     hardware: str
     point: ServePoint
+    replicas: int
     prefill_seconds: float
     prefill_steps: int
     decode_parts: tuple[PartCost, ...]
@@ -121,6 +125,7 @@ class ServePlan(msgspec.Struct, frozen=True, kw_only=True):
     by_batch: tuple[StepBreakdown, ...]
     memory: FreeMemory
     request: RequestMemory
+    left_bytes: float
     largest_batch: int
     costs: Costs | None
     drafts: tuple[DraftDesign, ...]
@@ -144,18 +149,19 @@ def plan_serve(question: ServeQuestion) -> ServePlan:
         question = msgspec.structs.replace(question, token_budget=DEFAULT_BUDGET)
     _check_budget(question)
     candidates = _candidates(shape, hardware, question)
-    found = search(shape, hardware, question, candidates)
+    counts = deployment_counts(*question.gpus) if question.gpus else (candidates[0].ranks,)
+    found = search(shape, hardware, question, candidates, counts)
     if not found.refusals.considered or found.fastest_token is None:
         raise ConfigError(nothing_fits(shape, hardware, question, candidates, found.refusals))
     point = _given_batch(shape, hardware, question, candidates[0]) if question.batch else found.best
     if point is None:
         raise ConfigError(out_of_reach(hardware, question, found))
     return _filled(
-        name, Arrangement(shape, hardware, sizes_of(point, candidates), question), question, point, found
+        name, Arrangement(shape, hardware, _sizes_of(point, candidates), question), question, point, found
     )
 
 
-def sizes_of(point: ServePoint, candidates: list[RankSizes]) -> RankSizes:
+def _sizes_of(point: ServePoint, candidates: list[RankSizes]) -> RankSizes:
     """The division that a point belongs to."""
     for sizes in candidates:
         if (sizes.tensor_parallel, sizes.data_parallel, sizes.expert_ranks, sizes.context_parallel) == (
@@ -188,7 +194,9 @@ def _candidates(shape: ModelShape, hardware: Hardware, question: ServeQuestion) 
     if question.gpus is not None:
         if question.batch:
             raise ConfigError("A search chooses the batch. Given: a batch and gpus. Leave out one of them.")
-        return [one for ranks in replica_sizes(*question.gpus) for one in divisions(shape, ranks, items)]
+        replicas = replica_sizes(deployment_counts(*question.gpus))
+        found = [one for ranks in replicas for one in divisions(shape, ranks, items)]
+        return [one for one in found if _as_asked(deployment, one)]
     check_ranks(shape, deployment)
     groups = deployment.data_parallel or 1
     while True:
@@ -203,31 +211,24 @@ def _candidates(shape: ModelShape, hardware: Hardware, question: ServeQuestion) 
         if deployment.data_parallel or _holds(shape, hardware, question, sizes) or groups >= MOST_GROUPS:
             break
         groups *= 2
-    _check_expert_ranks(shape, sizes)
+    check_ranks(shape, msgspec.structs.replace(deployment, data_parallel=groups))
     return [sizes]
+
+
+def _as_asked(deployment: Deployment, sizes: RankSizes) -> bool:
+    """Whether a division keeps the ranks that are given; defaults leave them to the search."""
+    return (
+        deployment.tensor_parallel in (1, sizes.tensor_parallel)
+        and deployment.data_parallel in (0, sizes.data_parallel)
+        and deployment.expert_parallel in (0, sizes.expert_ranks)
+        and deployment.context_parallel in (1, sizes.context_parallel)
+    )
 
 
 def _holds(shape: ModelShape, hardware: Hardware, question: ServeQuestion, sizes: RankSizes) -> bool:
     if sizes.expert_parallel > sizes.ranks:
         return False
     return largest_batch(Arrangement(shape, hardware, sizes, question), question, question.token_budget) >= 1
-
-
-def _check_expert_ranks(shape: ModelShape, sizes: RankSizes) -> None:
-    given = sizes.expert_parallel
-    if not given:
-        return
-    most = min(sizes.ranks, shape.experts.num_experts) if shape.experts else 0
-    fitting = [n for n in range(1, most + 1) if sizes.ranks % n == 0 and n % sizes.tensor_parallel == 0]
-    if given in fitting:
-        return
-    if not fitting:
-        raise ConfigError(f"expert_parallel must be 0 for this model and these ranks. Given: {given}.")
-    near = min(fitting, key=lambda n: abs(n - given))
-    raise ConfigError(
-        f"expert_parallel must be a multiple of the {sizes.tensor_parallel} tensor-parallel ranks and divide "
-        f"all {sizes.ranks} ranks. Given: {given}. The nearest that does: {near}."
-    )
 
 
 def _given_batch(
@@ -260,6 +261,7 @@ def _filled(
         model=name,
         hardware=arrangement.hardware.name,
         point=point,
+        replicas=next((one.replicas for one in found.by_count if one.gpus % point.gpus == 0), 1),
         prefill_seconds=arrangement.prefill_seconds(budget),
         prefill_steps=int(sheet["prefill.steps"]),
         decode_parts=arrangement.cost.breakdown(arrangement.decode_work(point.batch)),
@@ -269,6 +271,7 @@ def _filled(
         by_batch=_over(arrangement, _batches(max(most, point.batch)), [arrangement.mean_context]),
         memory=free_of(arrangement, question, budget, point.batch),
         request=request_memory(arrangement, question),
+        left_bytes=float(sheet["left_bytes"]),
         largest_batch=most,
         costs=_costs(sheet, question),
         drafts=_designs(arrangement, question, point),
@@ -319,7 +322,7 @@ def _designs(arrangement: Arrangement, question: ServeQuestion, point: ServePoin
         designs.append(
             DraftDesign(
                 states=states,
-                bytes=other.states,
+                state=other.states,
                 step_extra_seconds=other.draft_seconds(point.batch) - other.draft_model_seconds(point.batch),
                 largest_batch=largest_batch(other, asked, point.token_budget_tokens),
                 tpot_seconds=at.tpot_seconds if at else None,
@@ -329,7 +332,7 @@ def _designs(arrangement: Arrangement, question: ServeQuestion, point: ServePoin
 
 
 def _notes(question: ServeQuestion, point: ServePoint) -> tuple[str, ...]:
-    notes = [_ROOFLINE, _MIXING, _MEMORY]
+    notes = [*question.notes, _ROOFLINE, _MIXING, _MEMORY]
     if question.speculation is not None:
         notes.append("The draft model's work on prompts is not counted.")
     limits = (
@@ -349,7 +352,7 @@ _ROOFLINE = (
     "far they are from published speeds."
 )
 _MIXING = (
-    "Prefill and decode share the GPUs; all groups of ranks take a chunk of prompts in the same steps. "
+    "Prefill and decode share the devices; all groups of ranks take a chunk of prompts in the same steps. "
     "Prompts arrive at random; TTFT is a mean, waiting included."
 )
 _MEMORY = "Memory is given to each request for its whole length. Cached prefixes need memory of their own."

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import msgspec
 
 from milepost.errors import ConfigError
@@ -14,13 +12,16 @@ __all__ = ["ServeQuestion", "check_question"]
 
 MOST_TOKENS = 1 << 30
 MOST_DEVICES = 1 << 14
+MOST = 1e9
+"""Of seconds and of prices: what is more is a slip of the pen."""
 
 
 class ServeQuestion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is to be planned.
 
     Attributes:
-        deployment: the model, on what, divided how. A search chooses the ranks itself.
+        deployment: the model, on what, divided how. A search chooses those ranks that are left as they are
+            by default.
         input_tokens: of a prompt.
         output_tokens: of an answer.
         hit_tokens: of the prompt, those that a prefix cache has; at most all but one.
@@ -33,6 +34,8 @@ class ServeQuestion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         slots: states of each running request, snapshots of its prompt among them; a measured mean may be
             a fraction.
         slots_source: where `slots` is from, in words.
+        lengths_source: where the tokens of a request are from, in words.
+        notes: what a reader must know of either.
         speculation: drafts that the model verifies; None for none.
         gpus: (fewest, most) devices of a search; None plans the one arrangement of `deployment`.
     """
@@ -48,6 +51,8 @@ class ServeQuestion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     price_per_hour: float | None = None
     slots: float = 1.0
     slots_source: str = "--slots"
+    lengths_source: str = ""
+    notes: tuple[str, ...] = ()
     speculation: Speculation | None = None
     gpus: tuple[int, int] | None = None
 
@@ -87,8 +92,8 @@ def check_question(question: ServeQuestion, max_position: int) -> None:
         )
     for limit in ("ttft_limit_seconds", "tpot_limit_seconds", "price_per_hour"):
         value = getattr(question, limit)
-        if value is not None and not (math.isfinite(value) and value > 0):
-            raise ConfigError(f"{limit} must be above 0 and finite. Given: {value}.")
+        if value is not None and not 0 < value <= MOST:  # also refuses NaN
+            raise ConfigError(f"{limit} must be above 0 and at most {MOST:g}. Given: {value}.")
     if not 1.0 <= question.slots <= 1e6:  # also refuses NaN
         raise ConfigError(
             f"slots must be at least 1, the state of the running sequence. Given: {question.slots}."

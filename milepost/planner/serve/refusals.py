@@ -36,9 +36,11 @@ def fewest_that_hold(
             * largest_batch(Arrangement(shape, hardware, sizes, question), question, budget)
             for sizes in divisions(shape, ranks, items)
         }
-        best = max(rooms, key=lambda sizes: rooms[sizes], default=None)
-        if best is not None and rooms[best]:
-            return best
+        # A context that need not be divided is the simpler advice, even where there is less room.
+        holding = sorted((sizes for sizes in rooms if rooms[sizes]), key=lambda one: one.context_parallel)
+        if holding:
+            plainest = [one for one in holding if one.context_parallel == holding[0].context_parallel]
+            return max(plainest, key=lambda one: rooms[one])
         ranks *= 2
     return None
 
@@ -67,7 +69,10 @@ def nothing_fits(
             "budget."
         )
     if not candidates:
-        return "No division of these GPUs fits the model's heads. Give another number."
+        return (
+            "A search needs a division of its devices that the model's heads and the given ranks allow. "
+            f"Given: {question.gpus}, and none. Give another number, or fewer ranks."
+        )
     sizes = max(candidates, key=lambda one: _left(shape, hardware, question, one, budget))
     items = (sizes.kv_itemsize, sizes.state_itemsize)
     arrangement = Arrangement(shape, hardware, sizes, question)
@@ -77,7 +82,8 @@ def nothing_fits(
     hint = (
         f"The fewest {hardware.name} that do: {fewest.ranks} ({arrangement_text(fewest)})."
         if fewest
-        else f"Not even {MOST_DEVICES:,} {hardware.name} do: shorten the requests or take larger devices."
+        else f"Not even {MOST_DEVICES:,} {hardware.name} do: shorten the requests, lower the token "
+        "budget or take larger devices."
     )
     held = (
         f"{free.usable_bytes / 1e9:,.1f} GB for {free.weight_bytes / 1e9:,.1f} GB of weights, "
@@ -114,8 +120,8 @@ def out_of_reach(hardware: Hardware, question: ServeQuestion, found: SearchResul
     ):
         if point is not None:
             reached.append(
-                f"{name} {getattr(point, field):.3g} s ({point.gpus} GPUs, {arrangement_text(point)}, batch "
-                f"{point.batch}, steps of {point.token_budget_tokens:,} tokens)"
+                f"{name} {getattr(point, field):.3g} s ({point.gpus} devices, {arrangement_text(point)}, "
+                f"batch {point.batch}, steps of {point.token_budget_tokens:,} tokens)"
             )
     together = " They are not reached together." if _each_alone(question, found) else ""
     return (

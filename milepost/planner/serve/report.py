@@ -19,12 +19,15 @@ MOST_ROWS = 16
 
 def serve_report(plan: ServePlan) -> Report:
     """The sections of a plan."""
-    point = plan.point
+    point, times = plan.point, f"{plan.replicas} x " if plan.replicas > 1 else ""
     sections = [_speeds(plan), _roofline(plan), _memory(plan), _search(plan)]
     if plan.drafts:
         sections.append(_drafts(plan))
     return Report(
-        title=f"Serve {plan.model} on {point.gpus} x {plan.hardware} ({arrangement_text(point)})",
+        title=(
+            f"Serve {plan.model} on {plan.replicas * point.gpus} x {plan.hardware} "
+            f"({times}{arrangement_text(point)})"
+        ),
         headline=_headline(plan),
         sections=tuple(sections),
         notes=plan.notes,
@@ -53,8 +56,9 @@ def _headline(plan: ServePlan) -> tuple[tuple[str, str], ...]:
 def _speeds(plan: ServePlan) -> Section:
     point, question = plan.point, plan.question
     rows = [
-        ("requests/s of the replica", f"{point.requests_per_second:,.4g}"),
-        ("prompt on idle GPUs", f"{_seconds(plan.prefill_seconds)} in {_steps(plan.prefill_steps)}"),
+        ("replicas", f"{plan.replicas:,} of {point.gpus:,} device{'' if point.gpus == 1 else 's'}"),
+        ("requests/s of all replicas", f"{plan.replicas * point.requests_per_second:,.4g}"),
+        ("prompt on idle devices", f"{_seconds(plan.prefill_seconds)} in {_steps(plan.prefill_steps)}"),
         ("step of decode alone", _seconds(point.decode_step_seconds)),
         ("step with prompts", f"{_seconds(point.mixed_step_seconds)}, {point.chunk_tokens:,} tokens of them"),
         ("share of steps with prompts", f"{point.mixed_share:.1%}"),
@@ -69,7 +73,7 @@ def _speeds(plan: ServePlan) -> Section:
         title="Steady state",
         lead=(
             f"Requests of {question.input_tokens:,} tokens{hits}, answers of {question.output_tokens:,}; "
-            "prefill and decode share the GPUs."
+            "prefill and decode share the devices."
         ),
         tables=(Table(columns=(Column("", numeric=False), Column("")), rows=tuple(rows)),),
     )
@@ -87,17 +91,23 @@ def _roofline(plan: ServePlan) -> Section:
     context = plan.by_batch[0].context_tokens
     tables = (
         _parts_table(
-            f"One step of decode: {point.batch:,} sequences of {context:,} tokens, one GPU",
+            f"One step of decode: {point.batch:,} sequences of {context:,} tokens, one device",
             plan.decode_parts,
             plan.draft_seconds,
         ),
         _parts_table(
-            f"One prompt on idle GPUs, the mean of {_steps(plan.prefill_steps)}, one GPU", plan.prefill_parts
+            f"One prompt on idle devices, the mean of {_steps(plan.prefill_steps)}, one device",
+            plan.prefill_parts,
         ),
     )
     plots = (
-        _bars("Decode by context", "tokens of each sequence", plan.by_context, "context_tokens"),
-        _bars("Decode by batch", "sequences of a group", plan.by_batch, "batch"),
+        _bars(
+            f"Decode by context, {point.batch:,} sequences",
+            "tokens of each sequence",
+            plan.by_context,
+            "context_tokens",
+        ),
+        _bars(f"Decode by batch, {context:,} tokens each", "sequences of a group", plan.by_batch, "batch"),
     )
     return Section(
         title="Where the time goes",
@@ -161,10 +171,11 @@ def _memory(plan: ServePlan) -> Section:
     ]
     if request.draft_weight_bytes:
         rows.insert(3, ("weights of the draft model", _gigabytes(request.draft_weight_bytes)))
+    rows.append(("left for cached prefixes", _gigabytes(plan.left_bytes)))
     rows.append(("largest batch a group", f"{plan.largest_batch:,}"))
     slots = f"{plan.question.slots:.4g} state{'' if plan.question.slots == 1 else 's'}"
     return Section(
-        title="Memory of one GPU",
+        title="Memory of one device",
         lead=f"{slots} a request ({plan.question.slots_source}).",
         tables=(Table(columns=(Column("", numeric=False), Column("")), rows=tuple(rows)),),
     )
@@ -179,7 +190,7 @@ def _search(plan: ServePlan) -> Section:
     best = next((place for place, point in enumerate(shown) if point == plan.point), None)
     rows = tuple(_point_row(plan, point) for point in shown)
     columns = (
-        Column("GPUs"),
+        Column("devices"),
         Column("ranks", numeric=False),
         Column("step tokens"),
         Column("batch"),
@@ -187,7 +198,7 @@ def _search(plan: ServePlan) -> Section:
         Column("TPOT"),
         Column("tokens/s/GPU"),
         Column("tokens/s/user"),
-        Column("limits", numeric=False),
+        *((Column("limits", numeric=False),) if _limited(plan) else ()),
     )
     more = (
         f" {len(front) - len(shown):,} more are in the plot and in JSON." if len(front) > len(shown) else ""
@@ -207,11 +218,40 @@ def _search(plan: ServePlan) -> Section:
         kind="points",
     )
     searched = plan.question.gpus is not None
+    tables = (table, _counts(plan)) if len(plan.search.by_count) > 1 else (table,)
     return Section(
         title="Search" if searched else "Other batches",
-        tables=(table,),
+        tables=tables,
         plots=(plot,),
     )
+
+
+def _counts(plan: ServePlan) -> Table:
+    """The best for each number of devices of a range."""
+    rows = tuple(
+        (
+            f"{one.gpus:,}",
+            f"{one.replicas} x {arrangement_text(one.point)}",
+            f"{one.point.batch:,}",
+            _seconds(one.point.ttft_seconds),
+            _seconds(one.point.tpot_seconds),
+            f"{one.point.tokens_per_second_per_gpu:,.1f}",
+            f"{one.gpus * one.point.tokens_per_second_per_gpu:,.0f}",
+            f"{one.replicas * one.point.requests_per_second:,.4g}",
+        )
+        for one in plan.search.by_count
+    )
+    columns = (
+        Column("devices"),
+        Column("replicas", numeric=False),
+        Column("batch"),
+        Column("TTFT"),
+        Column("TPOT"),
+        Column("tokens/s/GPU"),
+        Column("tokens/s"),
+        Column("requests/s"),
+    )
+    return Table(title="The best under the limits by number of devices", columns=columns, rows=rows)
 
 
 def _thinned(front: Sequence[ServePoint], chosen: ServePoint) -> list[ServePoint]:
@@ -236,8 +276,12 @@ def _point_row(plan: ServePlan, point: ServePoint) -> tuple[str, ...]:
         _seconds(point.tpot_seconds),
         f"{point.tokens_per_second_per_gpu:,.1f}",
         f"{point.tokens_per_second_per_user:,.1f}",
-        "kept" if keeps_limits(plan.question, point) else "exceeded",
+        *(("kept" if keeps_limits(plan.question, point) else "exceeded",) if _limited(plan) else ()),
     )
+
+
+def _limited(plan: ServePlan) -> bool:
+    return plan.question.ttft_limit_seconds is not None or plan.question.tpot_limit_seconds is not None
 
 
 def _front_series(plan: ServePlan, front: Sequence[ServePoint]) -> list[Series]:
@@ -252,7 +296,7 @@ def _front_series(plan: ServePlan, front: Sequence[ServePoint]) -> list[Series]:
             x=tuple(point.tokens_per_second_per_user for point in points),
             y=tuple(point.tokens_per_second_per_gpu for point in points),
             labels=tuple(
-                f"{point.gpus} GPUs, {arrangement_text(point)}, batch {point.batch}, steps of "
+                f"{point.gpus} devices, {arrangement_text(point)}, batch {point.batch}, steps of "
                 f"{point.token_budget_tokens:,}, TTFT {_seconds(point.ttft_seconds)}"
                 for point in points
             ),
@@ -282,8 +326,8 @@ def _drafts(plan: ServePlan) -> Section:
     rows = tuple(
         (
             design.states,
-            _gigabytes(design.bytes.running_bytes),
-            _gigabytes(design.bytes.step_extra_bytes),
+            _gigabytes(design.state.running_bytes),
+            _gigabytes(design.state.step_extra_bytes),
             _seconds(design.step_extra_seconds),
             f"{design.largest_batch:,}",
             _seconds(design.tpot_seconds) if design.tpot_seconds is not None else "",

@@ -21,9 +21,11 @@ from milepost.sim.cost.part_work import RankSizes
 
 __all__ = [
     "DEFAULT_BUDGET",
+    "CountBest",
     "Refusals",
     "SearchResult",
     "best_of",
+    "deployment_counts",
     "divisions",
     "keeps_limits",
     "largest_under_limits",
@@ -36,6 +38,8 @@ DEFAULT_BUDGET = 8192
 BUDGETS = (256, 512, 1024, 2048, 4096, 8192, 16384)
 """Token budgets that a search tries."""
 MOST_CONTEXT_RANKS = 16
+MOST_REPLICA = 512
+"""Devices of the largest replica that is tried: seven racks of 72."""
 _GRID = 1.35
 """From one batch of the front to the next."""
 
@@ -49,7 +53,7 @@ class Refusals(msgspec.Struct, frozen=True, kw_only=True):
         prefill: those where prefill can't keep up with even one decoding sequence.
         tpot: those that fit and are too slow a token even alone.
         ttft: those whose first token comes too late even alone.
-        accepted: the rest.
+        kept: the rest.
     """
 
     considered: int = 0
@@ -57,7 +61,21 @@ class Refusals(msgspec.Struct, frozen=True, kw_only=True):
     prefill: int = 0
     tpot: int = 0
     ttft: int = 0
-    accepted: int = 0
+    kept: int = 0
+
+
+class CountBest(msgspec.Struct, frozen=True, kw_only=True):
+    """The best for one number of devices.
+
+    Attributes:
+        gpus: of the deployment.
+        replicas: of the point's devices, which make up all of them.
+        point: of one replica.
+    """
+
+    gpus: int
+    replicas: int
+    point: ServePoint
 
 
 class SearchResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,6 +83,7 @@ class SearchResult(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         best: most tokens/s/GPU under the limits; None where nothing keeps them.
+        by_count: the best for each number of devices that keeps them.
         front: non-dominated points of tokens/s/GPU and tokens/s/user that fit, slowest user first.
         fastest_token: of all that fit, the one with the least time a token.
         fastest_first_token: the one with the least time to the first token.
@@ -72,6 +91,7 @@ class SearchResult(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     best: ServePoint | None
+    by_count: tuple[CountBest, ...]
     front: tuple[ServePoint, ...]
     fastest_token: ServePoint | None
     fastest_first_token: ServePoint | None
@@ -111,17 +131,23 @@ def _last(good: Callable[[int], ServePoint | None], most: int) -> ServePoint | N
     return found
 
 
-def replica_sizes(fewest: int, most: int) -> tuple[int, ...]:
-    """Devices of a replica that a search tries: those that divide a deployment of `fewest` to `most`.
+def deployment_counts(fewest: int, most: int) -> tuple[int, ...]:
+    """Numbers of devices that a range stands for: its two ends and the powers of two between them."""
+    return tuple(
+        sorted({fewest, most} | {1 << n for n in range(most.bit_length()) if fewest <= 1 << n <= most})
+    )
 
-    A range stands for its two ends and the powers of two between them.
-    """
-    counts = {fewest, most} | {1 << n for n in range(most.bit_length()) if fewest <= 1 << n <= most}
-    return tuple(sorted({size for count in counts for size in range(1, count + 1) if count % size == 0}))
+
+def replica_sizes(counts: Sequence[int]) -> tuple[int, ...]:
+    """Devices of a replica that a search tries: up to 512 that divide one of the numbers of devices."""
+    return tuple(sorted({size for count in counts for size in _divisors(count) if size <= MOST_REPLICA}))
 
 
 def divisions(shape: ModelShape, ranks: int, itemsizes: tuple[int, int]) -> Iterator[RankSizes]:
-    """Every way to divide a model among `ranks` devices.
+    """The ways to divide a model among `ranks` devices.
+
+    All tensor parallelism that the heads allow; experts among all ranks or a power of two of groups, contexts
+    among a power of two of ranks.
 
     Args:
         shape: the model.
@@ -148,14 +174,19 @@ def _expert_ranks(shape: ModelShape, tensor: int, ranks: int) -> list[int]:
     if shape.experts is None:
         return [0]
     most = shape.experts.num_experts
-    found = [count for count in _divisors(ranks) if count % tensor == 0 and count <= most]
-    return found or [0]
+    groups = [count for count in _divisors(ranks // tensor) if _is_power(count) or count * tensor == ranks]
+    return [count * tensor for count in groups if count * tensor <= most] or [0]
 
 
 def _context_ranks(shape: ModelShape, tensor: int) -> list[int]:
     if not shape.attention_layers:
         return [1]
-    return [count for count in _divisors(tensor) if count <= MOST_CONTEXT_RANKS]
+    return [count for count in _divisors(tensor) if count <= MOST_CONTEXT_RANKS and _is_power(count)]
+
+
+def _is_power(number: int) -> bool:
+    """Whether it is a power of two."""
+    return number & (number - 1) == 0
 
 
 def _divisors(number: int) -> list[int]:
@@ -163,7 +194,11 @@ def _divisors(number: int) -> list[int]:
 
 
 def search(
-    shape: ModelShape, hardware: Hardware, question: ServeQuestion, candidates: Sequence[RankSizes]
+    shape: ModelShape,
+    hardware: Hardware,
+    question: ServeQuestion,
+    candidates: Sequence[RankSizes],
+    counts: Sequence[int],
 ) -> SearchResult:
     """Try every division with every token budget.
 
@@ -172,29 +207,41 @@ def search(
         hardware: the devices.
         question: requests and limits.
         candidates: the divisions; see `divisions`.
+        counts: numbers of devices, of which a replica must be a divisor.
     """
     budgets = (question.token_budget,) if question.token_budget else BUDGETS
-    counts = dict.fromkeys(Refusals.__struct_fields__, 0)
+    verdicts = dict.fromkeys(Refusals.__struct_fields__, 0)
     points: list[ServePoint] = []
     largest: list[ServePoint] = []
     for sizes in candidates:
         arrangement = Arrangement(shape, hardware, sizes, question)
         for budget in budgets:
-            counts["considered"] += 1
+            verdicts["considered"] += 1
             most = largest_batch(arrangement, question, budget)
             found = _points(arrangement, budget, most)
             points += found
-            counts[_verdict(question, most, found)] += 1
+            verdicts[_verdict(question, most, found)] += 1
             if (best := largest_under_limits(arrangement, question, budget, most)) is not None:
                 largest.append(best)
     allowed = [point for point in points if keeps_limits(question, point)] + largest
     return SearchResult(
         best=best_of(allowed),
+        by_count=tuple(_best_of_count(count, allowed) for count in counts if _divides(count, allowed)),
         front=pareto_front(points + largest),
         fastest_token=min(points, key=lambda point: point.tpot_seconds, default=None),
         fastest_first_token=min(points, key=lambda point: point.ttft_seconds, default=None),
-        refusals=Refusals(**counts),
+        refusals=Refusals(**verdicts),
     )
+
+
+def _divides(count: int, points: Sequence[ServePoint]) -> list[ServePoint]:
+    return [point for point in points if count % point.gpus == 0]
+
+
+def _best_of_count(count: int, points: Sequence[ServePoint]) -> CountBest:
+    """Most tokens/s/GPU of the replicas that make up so many devices."""
+    best = max(_divides(count, points), key=_goodness)
+    return CountBest(gpus=count, replicas=count // best.gpus, point=best)
 
 
 def _points(arrangement: Arrangement, budget: int, most: int) -> list[ServePoint]:
@@ -220,16 +267,16 @@ def _verdict(question: ServeQuestion, most: int, found: list[ServePoint]) -> str
         return "tpot"
     if question.ttft_limit_seconds is not None and alone.ttft_seconds > question.ttft_limit_seconds:
         return "ttft"
-    return "accepted"
+    return "kept"
 
 
 def best_of(points: Sequence[ServePoint]) -> ServePoint | None:
     """Most tokens/s/GPU; of equals the fewest devices, then the faster token."""
-    return max(
-        points,
-        key=lambda point: (point.tokens_per_second_per_gpu, -point.gpus, point.tokens_per_second_per_user),
-        default=None,
-    )
+    return max(points, key=_goodness, default=None)
+
+
+def _goodness(point: ServePoint) -> tuple[float, int, float]:
+    return point.tokens_per_second_per_gpu, -point.gpus, point.tokens_per_second_per_user
 
 
 def pareto_front(points: Sequence[ServePoint]) -> tuple[ServePoint, ...]:

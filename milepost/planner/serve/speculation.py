@@ -26,7 +26,15 @@ from milepost.errors import ConfigError
 from milepost.shapes.shape import ModelShape, RecurrentKind
 from milepost.sim.cost.part_work import RankSizes
 
-__all__ = ["DRAFT_STATES", "DraftStates", "Speculation", "StateBytes", "known_draft", "state_bytes_of"]
+__all__ = [
+    "DRAFT_STATES",
+    "DraftStates",
+    "Speculation",
+    "StateBytes",
+    "known_draft",
+    "replay_token_bytes",
+    "state_bytes_of",
+]
 
 DraftStates = Literal["snapshots", "replay", "fused"]
 DRAFT_STATES: tuple[DraftStates, ...] = get_args(DraftStates)

@@ -38,7 +38,7 @@ from milepost.shapes.shape import ModelShape
 from milepost.sim.cost.hardware import Hardware
 from milepost.sim.cost.part_work import RankSizes, StepParts
 from milepost.sim.cost.roofline import RooflineCost
-from milepost.sim.cost.step_work import StepWork
+from milepost.sim.cost.step_work import StepWork, step_seconds
 
 __all__ = ["Arrangement", "ServePoint"]
 
@@ -170,19 +170,19 @@ class Arrangement:
         """Of one step of decode alone, drafts included."""
         found = self._decode_seconds.get(batch)
         if found is None:
-            found = self.cost.seconds(self.decode_work(batch)) + self.draft_seconds(batch)
+            found = step_seconds(self.cost, self.decode_work(batch)) + self.draft_seconds(batch)
             self._decode_seconds[batch] = found
         return found
 
     def mixed_seconds(self, batch: int, chunk: int) -> float:
         """Of one step with a chunk of prompts."""
-        return self.cost.seconds(self.mixed_work(batch, chunk)) + self.draft_seconds(batch)
+        return step_seconds(self.cost, self.mixed_work(batch, chunk)) + self.draft_seconds(batch)
 
     def prefill_seconds(self, budget: int) -> float:
         """Of a prompt on idle devices: equal chunks, as few as the budget allows."""
         new = self._question.new_tokens
         count = -(-new // budget)
-        return count * self.cost.seconds(self.prefill_work(-(-new // count)))
+        return count * step_seconds(self.cost, self.prefill_work(-(-new // count)))
 
     def draft_seconds(self, batch: int) -> float:
         """What drafts add to a step: extra traffic of states, and the draft model's passes."""

@@ -9,17 +9,19 @@ import msgspec
 import numpy as np
 
 from milepost.errors import InputError
+from milepost.planner.deployment import KV_DTYPES, STATE_DTYPES, Deployment, itemsize
 from milepost.sim.runs import RunResult, RunSpec, StateUse
 from milepost.sim.sweep.point import run_point
 from milepost.sim.traces.options import TraceOptions
 from milepost.sim.traces.reading import read_trace
 from milepost.sim.traces.trace import Trace
 
-__all__ = ["StateSlots", "measure_slots", "slots_of"]
+__all__ = ["StateSlots", "measure_slots", "slots_of", "spec_of"]
 
 _OVERLOAD = 1.25
 _LEAST_TRACE_SECONDS = 60.0
 """In a shorter trace the last request alone may take long enough to look like a queue."""
+_MOST_SEQS = 1024
 _MANY_REFUSED = 0.01
 
 
@@ -90,6 +92,39 @@ class StateSlots(msgspec.Struct, frozen=True, kw_only=True):
         than what ran, the measured mean for each.
         """
         return batch + max(self.extra_slots_p99, math.ceil(batch * (self.needed_slots_mean - 1)))
+
+    @property
+    def slots_per_request(self) -> float:
+        """What a plan charges each request: `slots_for` of the most that ran at once, shared among them."""
+        return self.slots_for(self.running_peak) / self.running_peak
+
+    @property
+    def source(self) -> str:
+        """Where the numbers are from, in words."""
+        policy, requests = self.spec.preset or self.spec.policy, f"{self.requests:,} requests"
+        return f"measured on {requests} of {self.trace}, {policy}, at most {self.running_peak:,} at once"
+
+
+def spec_of(deployment: Deployment, budget_bytes: int) -> RunSpec:
+    """What simulates one group of a deployment's ranks, with the default policy and eviction.
+
+    Args:
+        deployment: its model must be one that the engine runs.
+        budget_bytes: memory of a rank for states and KV.
+
+    Raises:
+        ConfigError: an unknown dtype.
+    """
+    return RunSpec(
+        model=deployment.model,
+        hardware=deployment.hardware,
+        budget_bytes=budget_bytes,
+        tensor_parallel=deployment.tensor_parallel,
+        kv_itemsize=itemsize("kv_dtype", deployment.kv_dtype, KV_DTYPES),
+        state_itemsize=itemsize("state_dtype", deployment.state_dtype, STATE_DTYPES),
+        max_num_seqs=_MOST_SEQS,
+        queueing=True,
+    )
 
 
 def measure_slots(trace: Path, options: TraceOptions, spec: RunSpec) -> StateSlots:

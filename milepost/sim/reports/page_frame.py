@@ -11,6 +11,7 @@ import gzip
 import json
 import re
 from collections.abc import Iterable, Mapping
+from functools import cache
 from html import escape
 from importlib.resources import files
 from typing import Any
@@ -109,7 +110,12 @@ def _library() -> str:
             "An HTML report needs plotly, which is not installed. Run `pip install 'milepost[simulate]'`, "
             "or write JSON."
         ) from None
-    return base64.b64encode(gzip.compress(get_plotlyjs().encode(), mtime=0)).decode()
+    return _packed(get_plotlyjs())
+
+
+@cache
+def _packed(text: str) -> str:
+    return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
 
 
 def _asset(name: str) -> str:

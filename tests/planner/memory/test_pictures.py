@@ -15,10 +15,13 @@ from milepost.planner.memory.rank_sizes import rank_shape
 from milepost.planner.memory.report import memory_report
 from milepost.planner.memory.spans import page_spans, state_picture
 from milepost.planner.render.drawings import drawing_html
-from milepost.shapes.names import find_shape
+from milepost.shapes.names import SHAPES, find_shape
 from tests.planner.memory.plain_models import ATTENTION_ONLY
 
-CASES = [("kimi-k3", 1), ("kimi-k3", 8), ("kimi-linear", 1), ("kimi-linear", 4), ("milepost-toy-k3", 1)]
+CASES = [
+    *(("kimi-k3", 1), ("kimi-k3", 8), ("kimi-linear", 1), ("kimi-linear", 4), ("kimi-linear", 8)),
+    *(("milepost-toy-k3", 1), ("qwen3.5-4b", 1), ("qwen3.5-397b-a17b", 4), ("nemotron-3-nano", 2)),
+]
 
 
 @pytest.mark.parametrize(("model", "ranks"), CASES)
@@ -104,3 +107,16 @@ def test_a_report_has_a_row_for_each_context_and_its_derivations() -> None:
     (plot,) = report.sections[3].plots
     assert all(value > 0 for series in plot.series for value in series.y)
     assert msgspec.json.decode(msgspec.json.encode(plan))["layouts"][0]["name"] == "paged"
+
+
+@pytest.mark.parametrize("model", sorted(SHAPES))
+def test_every_known_model_has_a_plan_and_a_report(model: str) -> None:
+    plan = plan_memory(MemoryQuestion(deployment=Deployment(model=model), compare=True))
+    report = memory_report(plan)
+    assert plan.device.parameters > 0
+    assert len(report.sections) == 4
+    states = plan.sizes.state_bytes > 0
+    assert [layout.name for layout in plan.layouts] == (["paged", "aligned", "lcm"] if states else ["plain"])
+    assert len(report.sections[2].drawings) == (4 if states else 0)
+    for row in plan.batches:
+        assert all(count <= row.ideal for count in row.by_layout)

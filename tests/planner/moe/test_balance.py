@@ -57,7 +57,7 @@ def test_one_rank_is_always_even() -> None:
 
 @pytest.mark.parametrize("ranks", [4, 16, 64])
 def test_an_even_load_is_as_uneven_as_chance_makes_it(ranks: int) -> None:
-    """Against the normal approximation of the maximum of `ranks` equal sums, sigma / mean = sqrt(r / pairs)."""
+    """Against the normal approximation of the maximum of equal sums, sigma / mean = sqrt(ranks / pairs)."""
     tokens = 64 * ranks
     pairs = tokens * 16
     found = draws().balance("numbered", ranks, tokens).max_over_mean
@@ -97,16 +97,52 @@ def test_touched_experts_are_the_closed_form(tokens: int, ranks: int) -> None:
     assert found.touched_experts * ranks == pytest.approx(closed)
     assert found.touched_experts <= found.busiest_touched_experts <= 896 / ranks
     even = draws().even(ranks, tokens)
-    assert (even.max_over_mean, even.touched_experts) == (1.0, pytest.approx(closed / ranks))
+    assert even.max_over_mean == 1.0
+    assert even.touched_experts == pytest.approx(closed / ranks)
 
 
 def test_one_token_touches_its_sixteen() -> None:
     assert draws().balance("numbered", 1, 1).touched_experts == pytest.approx(16)
 
 
+def test_a_replica_that_no_token_takes_is_not_touched() -> None:
+    # One token takes one expert, which lies three times among the slots.
+    found = counted(1000, 1, 1, 1).balance("replicated", 2, 1)
+    assert found.touched_experts * 2 == pytest.approx(1.0)
+    # Many tokens take every slot.
+    assert counted(1000, 1, 1, 1).balance("replicated", 2, 10**6).touched_experts * 2 == pytest.approx(6.0)
+
+
 def test_touched_experts_of_an_uneven_load_are_fewer() -> None:
     even = draws().balance("numbered", 8, 64).touched_experts
     assert draws("zipf(1)").balance("numbered", 8, 64).touched_experts < even
+
+
+@pytest.mark.parametrize("tokens", [2, 8, 32])
+def test_the_busiest_rank_is_that_of_tokens_whose_experts_are_distinct(tokens: int) -> None:
+    """Against steps simulated token by token: 8 of 128 experts, on 8 ranks."""
+    generator = np.random.default_rng(5)
+    keys = generator.random((1000, tokens, 128))
+    chosen = np.argpartition(keys, 8, axis=2)[:, :, :8].reshape(1000, -1)
+    counts = np.stack([np.bincount(step, minlength=128) for step in chosen]).reshape(1000, 8, 16)
+    found = draws(experts=128, top_k=8).balance("numbered", 8, tokens)
+    assert found.max_over_mean == pytest.approx(counts.sum(axis=2).max(axis=1).mean() / tokens, rel=0.05)
+    touched = (counts > 0).sum(axis=2)
+    assert found.touched_experts == pytest.approx(touched.mean(), rel=0.01)
+    assert found.busiest_touched_experts == pytest.approx(touched.max(axis=1).mean(), rel=0.05)
+    assert touched.max(axis=1).mean() > 1.1 * touched.mean()
+
+
+def test_which_experts_are_hot_is_not_known_of_a_law() -> None:
+    """If they lay by their numbers the first of 8 ranks would have some 0.35 of all choices."""
+    assert draws("zipf(0.5)").balance("numbered", 8, 10**6).max_over_mean < 1.5
+    measured = LoadDraws(
+        ExpertLoads(name="measured", layers=read_loads("zipf(0.5)", 896, 92).layers, ordered=True),
+        16,
+        1,
+        seed=0,
+    )
+    assert measured.balance("numbered", 8, 10**6).max_over_mean == pytest.approx(8 * 0.341, rel=0.02)
 
 
 @pytest.mark.parametrize("placement", PLACEMENTS)

@@ -47,7 +47,7 @@ def test_the_recommended_row_is_marked_and_the_mark_explained() -> None:
     text = text_of(make_report("B"))
     (row,) = [line for line in text.splitlines() if line.startswith("*   ")]
     assert row.split()[1] == "B"
-    assert "* recommended. Of one rank of B." in text
+    assert "* chosen. Of one rank of B." in text
 
 
 def test_numbers_stand_to_the_right() -> None:

@@ -9,8 +9,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from milepost.errors import InputError
-from milepost.planner.slots.measure import StateSlots, measure_slots, slots_of
+from milepost.errors import ConfigError, InputError
+from milepost.planner.deployment import Deployment
+from milepost.planner.slots.measure import StateSlots, measure_slots, slots_of, spec_of
 from milepost.sim.models import find_model
 from milepost.sim.replay.setup import parts_of
 from milepost.sim.runs import RunSpec
@@ -131,7 +132,21 @@ def test_the_need_of_a_batch() -> None:
     change = msgspec.structs.replace
     few = change(found, extra_slots_p99=4, needed_slots_mean=1.0625)
     assert [few.slots_for(batch) for batch in (1, 10, 64, 80, 200)] == [5, 14, 68, 85, 213]
+    peak = change(few, running_peak=10)
+    assert peak.slots_per_request == 1.4
+    assert peak.source == "measured on 1 requests of made, turns, at most 10 at once"
     assert change(found, extra_slots_p99=0, needed_slots_mean=1.0).slots_for(7) == 7
+
+
+def test_a_deployment_is_simulated_as_it_is_planned() -> None:
+    deployment = Deployment(
+        model=MODEL, hardware="cpu", tensor_parallel=2, kv_dtype="fp8", state_dtype="bf16"
+    )
+    spec = spec_of(deployment, 10**6)
+    assert (spec.kv_itemsize, spec.state_itemsize, spec.tensor_parallel) == (1, 2, 2)
+    assert (spec.model, spec.hardware, spec.budget_bytes, spec.queueing) == (MODEL, "cpu", 10**6, True)
+    with pytest.raises(ConfigError, match="kv_dtype must be one of"):
+        spec_of(msgspec.structs.replace(deployment, kv_dtype="fp4"), 10**6)
 
 
 def test_too_much_load_is_said() -> None:

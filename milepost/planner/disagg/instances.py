@@ -1,0 +1,233 @@
+"""One instance of a side: hardware, ranks, what it holds, and how long prefill and decode steps take there.
+
+Times are those of `milepost.sim.cost.roofline.RooflineCost`, of which a step's work is asked:
+
+    prefill, alone     chunk by chunk, each a step of one row: what one request waits for
+    prefill, filled    the last, partly filled chunk shares its step with others like it: what a request
+                       takes of a busy instance
+    decode             a step of as many rows as the batch has, each with the mix's mean context
+    mixed              a decode step that also computes a chunk of somebody's prompt
+
+An instance has `data_parallel` groups of `tensor_parallel` ranks; each group serves requests of its own.
+"""
+
+from __future__ import annotations
+
+import math
+
+from milepost.errors import ConfigError
+from milepost.planner.device_memory import free_memory
+from milepost.planner.disagg.streaming import Chunk
+from milepost.shapes.shape import ModelShape
+from milepost.sim.cost.by_name import ranks_that_fit
+from milepost.sim.cost.hardware import Hardware
+from milepost.sim.cost.part_work import RankSizes, StepParts
+from milepost.sim.cost.roofline import RooflineCost
+from milepost.sim.cost.step_work import StepWork
+
+__all__ = ["Instance", "arrangements"]
+
+_TENSOR_PARALLEL = (1, 2, 4, 8, 16)
+
+
+class Instance:
+    """One instance.
+
+    Args:
+        shape: the model.
+        hardware: its devices.
+        sizes: how the model is divided among them.
+        memory_share: of a device's memory, what weights, states and KV may take.
+        chunk_tokens: most tokens of a prompt that one step computes.
+        tokens_per_step: that activations must have room for; 0 for `chunk_tokens`.
+
+    Raises:
+        ConfigError: ranks that can't divide the model.
+    """
+
+    def __init__(
+        self,
+        shape: ModelShape,
+        hardware: Hardware,
+        sizes: RankSizes,
+        *,
+        memory_share: float,
+        chunk_tokens: int,
+        tokens_per_step: int = 0,
+    ) -> None:
+        self.shape = shape
+        self.hardware = hardware
+        self.sizes = sizes
+        self.chunk_tokens = chunk_tokens
+        self.cost = RooflineCost(hardware, shape, sizes)
+        parts = StepParts(shape, sizes)
+        self.state_bytes = parts.state_bytes
+        self.kv_bytes_per_token = parts.kv_bytes_per_token / sizes.context_parallel
+        self.weight_bytes = self.cost.weight_bytes
+        self.tokens_per_step = tokens_per_step or chunk_tokens
+        self.free_bytes = free_memory(
+            shape, hardware, sizes, memory_share=memory_share, tokens_per_step=self.tokens_per_step
+        ).free_bytes
+
+    @property
+    def name(self) -> str:
+        """Such as "TP2 x DP4"."""
+        return f"TP{self.sizes.tensor_parallel} x DP{self.sizes.data_parallel}"
+
+    @property
+    def devices(self) -> int:
+        """All ranks."""
+        return self.sizes.ranks
+
+    @property
+    def groups(self) -> int:
+        """Groups that serve requests beside each other."""
+        return self.sizes.data_parallel
+
+    def largest_batch(self, tokens: float, slots: float = 1.0) -> int:
+        """Requests of that length that a group's ranks hold at once, each with its states."""
+        return max(0, math.floor(self.free_bytes / self.request_bytes(tokens, slots)))
+
+    def request_bytes(self, tokens: float, slots: float = 1.0) -> float:
+        """What one request of that length takes of a device."""
+        return slots * self.state_bytes + tokens * self.kv_bytes_per_token
+
+    # -- prefill ------------------------------------------------------------------------------
+
+    def chunks(self, uncached: int, cached: int) -> list[Chunk]:
+        """The chunks of a prompt that is alone, with the bytes of KV (of all ranks, each row once)."""
+        row_bytes = self._whole_kv_bytes_per_token
+        done, found = cached, []
+        while done < cached + uncached:
+            count = min(self.chunk_tokens, cached + uncached - done)
+            last = done + count == cached + uncached
+            found.append(Chunk(self._rows(1, count, done, sampled=last), count * row_bytes))
+            done += count
+        return found
+
+    def prefill_seconds(self, uncached: int, cached: int) -> float:
+        """What one prompt takes that is alone."""
+        return math.fsum(chunk.seconds for chunk in self.chunks(uncached, cached))
+
+    def filled_seconds(self, uncached: int, cached: int) -> float:
+        """What one prompt takes of a busy group, whose steps are filled."""
+        rest = uncached % self.chunk_tokens
+        whole = uncached - rest
+        seconds = math.fsum(chunk.seconds for chunk in self.chunks(whole, cached)) if whole else 0.0
+        if rest:
+            rows = max(1, self.chunk_tokens // rest)
+            seconds += self._rows(rows, rest, cached + whole, sampled=True) / rows
+        return seconds
+
+    def _rows(self, rows: int, tokens: int, before: int, *, sampled: bool) -> float:
+        return self.cost.seconds(
+            StepWork(
+                tokens=rows * tokens,
+                rows=rows,
+                sampled=rows if sampled else 0,
+                context=rows * (before + tokens),
+                pairs=rows * _pairs(tokens, before),
+            )
+        )
+
+    @property
+    def _whole_kv_bytes_per_token(self) -> float:
+        layer = self.shape.attention
+        if layer is None:
+            return 0.0
+        return float(self.shape.attention_layers * layer.row_dim * self.sizes.kv_itemsize)
+
+    # -- decode -------------------------------------------------------------------------------
+
+    def step_seconds(self, batch: int, context: float) -> float:
+        """A decode step of a group's batch."""
+        total = round(batch * context)
+        return self.cost.seconds(
+            StepWork(tokens=batch, rows=batch, sampled=batch, context=total, pairs=total)
+        )
+
+    def mixed_seconds(self, batch: int, context: float, uncached: int, cached: int) -> float:
+        """Decode steps that also compute a prompt, chunk by chunk, in all."""
+        held, done, seconds = round(batch * context), cached, 0.0
+        while done < cached + uncached:
+            count = min(self.chunk_tokens, cached + uncached - done)
+            last = done + count == cached + uncached
+            seconds += self.cost.seconds(
+                StepWork(
+                    tokens=batch + count,
+                    rows=batch + 1,
+                    sampled=batch + last,
+                    context=held + done + count,
+                    pairs=held + _pairs(count, done),
+                )
+            )
+            done += count
+        return seconds
+
+    def batch_within(self, context: float, limit: float, most: int) -> int:
+        """The largest batch up to `most` whose step takes at most `limit` seconds; 0 for none."""
+        low, high = 0, most
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self.step_seconds(middle, context) <= limit:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+
+def _pairs(tokens: int, before: int) -> int:
+    return tokens * before + tokens * (tokens + 1) // 2
+
+
+def arrangements(
+    shape: ModelShape,
+    hardware: Hardware,
+    tensor_parallel: int,
+    data_parallel: int,
+    *,
+    expert_parallel: int = 0,
+    context_parallel: int = 1,
+    kv_itemsize: int = 2,
+    state_itemsize: int = 4,
+) -> list[RankSizes]:
+    """The ways to divide a model that are tried: the one that is given, or for 0 a few.
+
+    Args:
+        shape: the model.
+        hardware: the devices.
+        tensor_parallel: ranks that share the heads; 0 for 1, 2, 4, 8 and 16, as far as they divide the heads.
+        data_parallel: such groups; 0 for the fewest that hold the weights.
+        expert_parallel: ranks that share one copy of the experts; 0 for all.
+        context_parallel: of the ranks that share the heads, those that divide a context.
+        kv_itemsize: bytes of a cached KV element.
+        state_itemsize: bytes of an element of the recurrent matrices.
+
+    Raises:
+        ConfigError: none of them holds the weights.
+    """
+    heads = [layer.heads for layer in (shape.recurrent, shape.attention) if layer is not None]
+    tried = [tensor_parallel] if tensor_parallel else _TENSOR_PARALLEL
+    found: list[RankSizes] = []
+    refused: ConfigError | None = None
+    for ranks in tried:
+        if any(count % ranks for count in heads) and not tensor_parallel:
+            continue
+        try:
+            groups = data_parallel or ranks_that_fit(hardware, shape, ranks) // ranks
+        except ConfigError as error:
+            refused = error
+            continue
+        found.append(
+            RankSizes(
+                tensor_parallel=ranks,
+                data_parallel=groups,
+                expert_parallel=expert_parallel,
+                context_parallel=context_parallel,
+                kv_itemsize=kv_itemsize,
+                state_itemsize=state_itemsize,
+            )
+        )
+    if not found:
+        raise refused or ConfigError("No arrangement fits.")
+    return found

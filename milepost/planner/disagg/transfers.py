@@ -1,0 +1,156 @@
+"""Bytes, times and KV throughput by length: of the model, of other models, and published ones beside ours."""
+
+from __future__ import annotations
+
+from milepost.errors import ConfigError
+from milepost.planner.deployment import KV_DTYPES, STATE_DTYPES
+from milepost.planner.disagg.instances import Instance, arrangements
+from milepost.planner.disagg.plan import ModelExport, PublishedExport, RequestTransfer
+from milepost.planner.disagg.published import EXPORTS
+from milepost.planner.disagg.question import DisaggQuestion
+from milepost.planner.disagg.rates import sizes_of
+from milepost.planner.disagg.sheets import note_parts, prefill_breakdown
+from milepost.planner.disagg.sides import Sides
+from milepost.planner.disagg.streaming import transfer_exposed
+from milepost.planner.worksheet import Worksheet
+from milepost.shapes.names import SHAPES, find_shape
+from milepost.sim.cost.hardware import Hardware, find_hardware
+from milepost.sim.cost.part_work import RankSizes
+
+__all__ = ["EXPORT_TOKENS", "LENGTHS", "other_models", "published_exports", "transfers"]
+
+LENGTHS = (8 * 1024, 32 * 1024, 128 * 1024, 256 * 1024)
+EXPORT_TOKENS = 32 * 1024
+"""Where models are compared, as in arXiv:2604.15039."""
+
+
+def transfers(
+    sheet: Worksheet, sides: Sides, instance: Instance, ask: DisaggQuestion
+) -> tuple[RequestTransfer, ...]:
+    """A row for each of `LENGTHS`, cold and alone on one prefill instance."""
+    return tuple(_transfer(sheet, sides, instance, ask, tokens) for tokens in LENGTHS)
+
+
+def _transfer(
+    sheet: Worksheet, sides: Sides, instance: Instance, ask: DisaggQuestion, tokens: int
+) -> RequestTransfer:
+    name = f"request_{tokens}"
+    sheet.given(f"{name}.prompt_tokens", tokens, "tokens", "a length that is shown")
+    sent = sheet.derive(
+        f"{name}.sent_bytes",
+        f"state_bytes + {name}.prompt_tokens * kv_bytes_per_token",
+        "bytes",
+        meaning="state and KV of one request",
+    )
+    whole = sheet.derive(
+        f"{name}.all_attention_bytes", f"{name}.prompt_tokens * all_attention.kv_bytes_per_token", "bytes"
+    )
+    sheet.derive(f"{name}.saving", f"{name}.all_attention_bytes / {name}.sent_bytes", "times")
+    seconds = sheet.derive(
+        f"{name}.transfer_seconds", f"{name}.sent_bytes / network_bytes_per_second", "seconds"
+    )
+    chunks = instance.chunks(tokens, 0)
+    note_parts(
+        sheet, f"{name}.prefill", prefill_breakdown(instance, tokens, 0), "alone on one prefill instance"
+    )
+    sheet.check(f"{name}.prefill_seconds", sum(chunk.seconds for chunk in chunks))
+    rate = sheet.derive(
+        f"{name}.kv_bytes_per_second",
+        f"prefill.groups * {name}.sent_bytes / {name}.prefill_seconds",
+        "bytes/s",
+        meaning="that a prefill instance exports",
+        source="arXiv:2604.15039, equation 1",
+    )
+    exposed = transfer_exposed(
+        chunks, sides.sizes.state_bytes, 0.0, sides.sizes.layers, ask.network_bytes_per_second
+    )
+    how = "pieces over one link as they are ready"
+    for way in ("whole", "chunk_wise", "layer_wise"):
+        sheet.given(f"{name}.exposed_{way}_seconds", getattr(exposed, way), "seconds", how)
+    return RequestTransfer(
+        prompt_tokens=tokens,
+        state_bytes=sides.sizes.state_bytes,
+        sent_bytes=round(sent),
+        all_attention_bytes=round(whole),
+        transfer_seconds=seconds,
+        prefill_seconds=sheet[f"{name}.prefill_seconds"],
+        kv_bytes_per_second=rate,
+        exposed_whole_seconds=exposed.whole,
+        exposed_chunk_wise_seconds=exposed.chunk_wise,
+        exposed_layer_wise_seconds=exposed.layer_wise,
+        fits_model=tokens <= sides.shape.max_position,
+    )
+
+
+def other_models(sides: Sides, ask: DisaggQuestion) -> tuple[ModelExport, ...]:
+    """What other models export at `EXPORT_TOKENS` on the prefill side's hardware, in their best arrangement.
+
+    Raises:
+        ConfigError: an unknown model, or one that this hardware can't hold.
+        CheckpointError: a config that can't be read.
+    """
+    if ask.against is not None:
+        return tuple(_other(sides.prefill_hardware, ask, name) for name in ask.against)
+    known = [export.shape for export in EXPORTS if export.shape in SHAPES and export.shape != sides.model]
+    return tuple(one for name in known if (one := _if_it_fits(sides.prefill_hardware, ask, name)))
+
+
+def _if_it_fits(hardware: Hardware, ask: DisaggQuestion, name: str) -> ModelExport | None:
+    try:
+        return _other(hardware, ask, name)
+    except ConfigError:  # nobody asked for this one
+        return None
+
+
+def _other(hardware: Hardware, ask: DisaggQuestion, name: str) -> ModelExport:
+    deployment = ask.deployment
+    known, shape = find_shape(name)
+    kv, state = KV_DTYPES[deployment.kv_dtype], STATE_DTYPES[deployment.state_dtype]
+    sizes = sizes_of(shape, kv, state)
+    instances = [
+        Instance(shape, hardware, ranks, memory_share=deployment.memory_share, chunk_tokens=ask.chunk_tokens)
+        for ranks in arrangements(shape, hardware, 0, 0, kv_itemsize=kv, state_itemsize=state)
+    ]
+    best = max(instances, key=lambda one: one.groups / one.prefill_seconds(EXPORT_TOKENS, 0) / one.devices)
+    seconds, sent = best.prefill_seconds(EXPORT_TOKENS, 0), sizes.sent(EXPORT_TOKENS)
+    return ModelExport(
+        model=known,
+        prompt_tokens=EXPORT_TOKENS,
+        tensor_parallel=best.sizes.tensor_parallel,
+        devices=best.devices,
+        sent_bytes=round(sent),
+        prefill_seconds=seconds,
+        kv_bytes_per_second=best.groups * sent / seconds,
+    )
+
+
+def published_exports() -> tuple[PublishedExport, ...]:
+    """Published KV throughputs of 8 H200 beside ours at TP8, for the models whose shape is known."""
+    hardware, found = find_hardware("h200"), []
+    for export in EXPORTS:
+        if export.shape not in SHAPES:
+            continue
+        _, shape = find_shape(export.shape)
+        try:
+            instance = Instance(
+                shape, hardware, RankSizes(tensor_parallel=8), memory_share=1.0, chunk_tokens=8192
+            )
+        except ConfigError:  # heads that 8 ranks don't divide
+            continue
+        sizes = sizes_of(shape, 2, 4)
+        for tokens, published in export.bytes_per_second.items():
+            seconds = instance.prefill_seconds(tokens, 0)
+            predicted = sizes.sent(tokens) / seconds
+            found.append(
+                PublishedExport(
+                    model=export.model,
+                    shape=export.shape,
+                    prompt_tokens=tokens,
+                    published_bytes_per_second=published,
+                    predicted_bytes_per_second=predicted,
+                    ratio=predicted / published,
+                    published_prefill_seconds=sizes.sent(tokens) / published,
+                    predicted_prefill_seconds=seconds,
+                )
+            )
+    return tuple(found)
