@@ -13,6 +13,7 @@ from benchmarks.engine_runs import decode, first_token, memory, prefill
 from benchmarks.machine import describe_machine
 from benchmarks.on_traces import OnTraces
 from benchmarks.planner import planner
+from benchmarks.plans import plans
 from benchmarks.policies import policies
 from benchmarks.prefix_keys import keys
 from benchmarks.replay import replay
@@ -37,6 +38,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "reuse": reuse,
     "control-plane": control_plane,
     "planner": planner,
+    "plans": plans,
 }
 
 TRACE_BENCHMARKS: dict[str, Callable[[OnTraces], Iterator[Result]]] = {

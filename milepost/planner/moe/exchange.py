@@ -96,8 +96,8 @@ def note_links(sheet: Worksheet, degree: str, ranks: int) -> None:
     sheet.derive(f"{degree}.cross_share", f"max(0, {degree}.ranks - device.domain) / {degree}.ranks", "")
     sheet.derive(
         f"{degree}.exchange_latency",
-        f"0 if {degree}.ranks < 2 else device.link_latency if {degree}.ranks <= device.domain else "
-        "max(device.link_latency, device.scale_out_latency)",
+        f"0 if {degree}.ranks < 2 else device.exchange_rounds * (device.link_latency"
+        f" if {degree}.ranks <= device.domain else max(device.link_latency, device.scale_out_latency))",
         "seconds",
-        meaning="of one dispatch or combine",
+        meaning="of one dispatch or combine: counts, tokens, arrival",
     )

@@ -7,6 +7,7 @@ from milepost.planner.moe.question import ITEM_BYTES, MoeQuestion
 from milepost.planner.worksheet import Worksheet
 from milepost.shapes.shape import ExpertsShape, ModelShape
 from milepost.sim.cost.hardware import Hardware
+from milepost.sim.cost.part_work import EXCHANGE_ROUNDS
 
 __all__ = ["DEFAULT_SMS", "can_multicast", "experts_of", "note_facts"]
 
@@ -98,6 +99,7 @@ def _note_hardware(sheet: Worksheet, hardware: Hardware, question: MoeQuestion) 
         ("efficiency.network", hardware.efficiency.network, ""),
     ):
         sheet.given(entry, value, unit, source)
+    sheet.given("device.exchange_rounds", EXCHANGE_ROUNDS, "", "docs/cost-model.md", "waits of an exchange")
     units = question.sms or hardware.compute_units
     known = "--sms" if question.sms else source
     sheet.given("device.sms", units or DEFAULT_SMS, "", known if units else "assumed: those of a B200")

@@ -358,6 +358,9 @@ def test_published_throughputs_stand_beside_ours() -> None:
     for row in rows:
         assert row.ratio == pytest.approx(row.predicted_bytes_per_second / row.published_bytes_per_second)
         assert row.ratio == pytest.approx(row.published_prefill_seconds / row.predicted_prefill_seconds)
+        # A roofline without the engine's queues is no slower than what was measured, or hardly: the shares
+        # that are fitted on GB300 make Qwen3-235B's 128k on H200 a seventh too slow.
+        assert row.ratio > 0.85
     fitted = [row for row in rows if row.prompt_tokens == FITTED_TOKENS]
     late = [row.published_prefill_seconds - row.predicted_prefill_seconds for row in fitted]
     overhead = sum(late) / len(late)

@@ -279,7 +279,8 @@ def test_what_follows_the_exchange_by_hand(model: str) -> None:
     shape = find_shape(model)[1]
     found = plan({"model": model, "hardware": "gb300", "tensor_parallel": 2, "data_parallel": 8})
     known = {entry.name: entry.value for entry in found.derivations}
-    tokens, link, memory = 64, 900e9 * 0.7, 8e12 * 0.8
+    share = find_hardware("gb300").efficiency
+    tokens, link, memory = 64, 900e9 * share.network, 8e12 * share.memory
     assert shape.experts is not None
     # One shot of a sum between two ranks is as many bytes as two shots, and one latency less.
     expected = 6e-6 + 2 * tokens * shape.hidden_size / link
