@@ -12,6 +12,7 @@ from benchmarks.control_plane import control_plane
 from benchmarks.engine_runs import decode, first_token, memory, prefill
 from benchmarks.machine import describe_machine
 from benchmarks.on_traces import OnTraces
+from benchmarks.planner import planner
 from benchmarks.policies import policies
 from benchmarks.prefix_keys import keys
 from benchmarks.replay import replay
@@ -35,6 +36,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "keys": keys,
     "reuse": reuse,
     "control-plane": control_plane,
+    "planner": planner,
 }
 
 TRACE_BENCHMARKS: dict[str, Callable[[OnTraces], Iterator[Result]]] = {

@@ -93,6 +93,7 @@ def _note_hardware(sheet: Worksheet, hardware: Hardware, question: MoeQuestion) 
         ("device.kernel_seconds", hardware.kernel_seconds, "seconds"),
         ("device.bf16_peak", hardware.peak_flops.bf16, "FLOP/s"),
         ("efficiency.compute", hardware.efficiency.compute, ""),
+        ("efficiency.experts", hardware.efficiency.experts, ""),
         ("efficiency.memory", hardware.efficiency.memory, ""),
         ("efficiency.network", hardware.efficiency.network, ""),
     ):
@@ -110,7 +111,7 @@ def _note_rates(sheet: Worksheet, experts: ExpertsShape, hardware: Hardware) -> 
         ("rate.memory", "device.memory_peak * efficiency.memory", "bytes/s"),
         ("rate.link", "device.link_peak * efficiency.network", "bytes/s"),
         ("rate.scale_out", "device.scale_out_peak * efficiency.network", "bytes/s"),
-        ("rate.experts", "device.expert_peak * efficiency.compute", "FLOP/s"),
+        ("rate.experts", "device.expert_peak * efficiency.experts", "FLOP/s"),
         ("rate.bf16", "device.bf16_peak * efficiency.compute", "FLOP/s"),
     ):
         sheet.derive(entry, formula, unit, meaning=assumed)

@@ -135,11 +135,12 @@ def derive_step(
 
 
 def _roof(sheet: Worksheet, key: str, rate: str, flops: str, moved: str) -> None:
+    memory = "rate.cache" if rate == "rate.attention" else "rate.memory"
     sheet.derive(f"{key}.flops", flops, "FLOPs")
     sheet.derive(f"{key}.bytes", moved, "bytes")
     sheet.derive(
         f"{key}.seconds",
-        f"max({key}.flops / {rate}, {key}.bytes / rate.memory)",
+        f"max({key}.flops / {rate}, {key}.bytes / {memory})",
         "seconds",
         meaning="roofline",
     )
@@ -270,7 +271,7 @@ def _collectives(sheet: Worksheet, step: str, shape: ModelShape, sizes: RankSize
     if shape.experts is not None and sizes.expert_groups > 1:
         sent = f"moe_layers * (expert_ranks - 1) / expert_ranks * experts.top_k * {step}.tokens"
         sent += " / tensor_parallel * experts.width * (experts.dispatch_bytes + experts.combine_bytes)"
-        found.append(("experts", "2 * moe_layers", sent))
+        found.append(("experts", "2 * experts.exchange_rounds * moe_layers", sent))
     if shape.attention is not None and sizes.context_parallel > 1:
         widths = "attention.row_dim + attention.latent_dim"
         if shape.attention.kind is AttentionKind.GQA:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from milepost.planner.worksheet import Worksheet
 from milepost.shapes.shape import AttentionKind, AttentionShape, ModelShape, RecurrentKind, RecurrentShape
-from milepost.sim.cost.hardware import Hardware
+from milepost.sim.cost.hardware import Efficiency, Hardware
 from milepost.sim.cost.part_weights import EXPERTS, attention_projections, recurrent_projections, weights_of
-from milepost.sim.cost.part_work import CHUNK, COMBINE_BYTES, DISPATCH_BYTES, RankSizes
+from milepost.sim.cost.part_work import CHUNK, COMBINE_BYTES, DISPATCH_BYTES, EXCHANGE_ROUNDS, RankSizes
 
 __all__ = ["CONFIG", "derive_rates", "derive_shape", "derive_sizes", "layers_of"]
 
@@ -48,6 +48,7 @@ def derive_shape(sheet: Worksheet, shape: ModelShape) -> None:
         sheet.derive("experts.bytes", "experts.parameters * experts.bytes_per_parameter", "bytes")
         sheet.given("experts.dispatch_bytes", DISPATCH_BYTES, "bytes", "fp8, an element to an expert")
         sheet.given("experts.combine_bytes", COMBINE_BYTES, "bytes", "bf16, an element back")
+        sheet.given("experts.exchange_rounds", EXCHANGE_ROUNDS, "", "counts, tokens, arrival")
 
 
 def _recurrent(sheet: Worksheet, layer: RecurrentShape) -> None:
@@ -105,16 +106,17 @@ def derive_rates(sheet: Worksheet, hardware: Hardware, shape: ModelShape) -> Non
     share = hardware.efficiency
     sheet.given("hardware.bf16_flops", hardware.peak_flops.bf16, "FLOP/s", sheet_of)
     sheet.given("hardware.memory_rate", hardware.memory_bytes_per_second, "bytes/s", sheet_of)
-    for name in ("compute", "attention", "recurrence", "memory", "network"):
+    for name in Efficiency.__struct_fields__:
         sheet.given(f"efficiency.{name}", getattr(share, name), "", f"{sheet_of}, see {ROOFLINE}")
     sheet.derive("rate.compute", "hardware.bf16_flops * efficiency.compute", "FLOP/s")
     sheet.derive("rate.attention", "hardware.bf16_flops * efficiency.attention", "FLOP/s")
     sheet.derive("rate.recurrence", "hardware.bf16_flops * efficiency.recurrence", "FLOP/s")
     sheet.derive("rate.memory", "hardware.memory_rate * efficiency.memory", "bytes/s")
+    sheet.derive("rate.cache", "hardware.memory_rate * efficiency.cache", "bytes/s")
     if shape.experts is not None:
         dtype, peak = _expert_peak(hardware, shape.experts.bytes_per_parameter)
         sheet.given("hardware.expert_flops", peak, "FLOP/s", f"{sheet_of}, products of experts in {dtype}")
-        sheet.derive("rate.experts", "hardware.expert_flops * efficiency.compute", "FLOP/s")
+        sheet.derive("rate.experts", "hardware.expert_flops * efficiency.experts", "FLOP/s")
     for name in (
         "interconnect_bytes_per_second",
         "interconnect_latency_seconds",

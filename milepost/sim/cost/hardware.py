@@ -32,21 +32,29 @@ class PeakFlops(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class Efficiency(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Shares of the peak that are reached, 0 < share <= 1: assumptions, not measurements.
+    """Shares of the peak that are reached, 0 < share <= 1.
+
+    The defaults of experts, cache and network are fitted to times of Kimi K3 on GB300 (see
+    `milepost.sim.cost.fitting` and docs/cost-model.md); elsewhere, and the others anywhere, they are
+    assumptions.
 
     Attributes:
-        compute: of the FLOP/s, in matrix products.
+        compute: of the FLOP/s, in matrix products with weights that every token takes.
+        experts: of the FLOP/s, in the grouped products with routed experts, of few and uneven tokens each.
         attention: of the FLOP/s, in attention, whose softmax waits between two products.
         recurrence: of the FLOP/s, in the chunked KDA recurrence, whose products are small and in order.
         memory: of the memory bandwidth.
+        cache: of the memory bandwidth, in attention, which reads cached rows.
         network: of the interconnect's bandwidth.
     """
 
     compute: float = 0.7
+    experts: float = 0.26
     attention: float = 0.5
     recurrence: float = 0.25
     memory: float = 0.8
-    network: float = 0.7
+    cache: float = 0.53
+    network: float = 0.47
 
 
 class Hardware(

@@ -7,6 +7,8 @@ modelled.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
 from milepost.error_text import printable
@@ -18,7 +20,6 @@ from milepost.sim.cost.parallel import check_parallel
 from milepost.sim.cost.part_weights import EXPERTS, rank_weight_bytes
 from milepost.sim.cost.part_work import (
     COLLECTIVES,
-    HEAD_PART,
     LAUNCHES,
     PartWork,
     RankSizes,
@@ -76,6 +77,7 @@ class RooflineCost:
             expert_parallel=sizes.expert_parallel,
             context_parallel=sizes.context_parallel,
         )
+        self._shape = shape
         self.hardware = hardware
         self.sizes = sizes
         self.devices = sizes.ranks
@@ -85,7 +87,10 @@ class RooflineCost:
         self._parts = StepParts(shape, sizes)
         self._expert_bytes = shape.experts.bytes_per_parameter if shape.experts else 2.0
         self._remembered: dict[int, float] = {}
-        self._coefficients = self._precompute()
+        self._quick = self._compile()
+
+    def __reduce__(self) -> tuple[type[RooflineCost], tuple[Hardware, ModelShape, RankSizes]]:
+        return RooflineCost, (self.hardware, self._shape, self.sizes)
 
     @property
     def name(self) -> str:
@@ -97,24 +102,7 @@ class RooflineCost:
 
     def seconds(self, work: StepWork) -> float:
         """Of one step; the sum of `breakdown`'s parts."""
-        tokens, context, pairs = work.tokens, work.context, work.pairs
-        fixed = self._remembered.get(tokens)
-        if fixed is None:
-            fixed = self._remember(tokens)
-        # fmt: off
-        (rec_flop, rec_row, rec_tok,
-         ab_tok_f, ab_pair_f, ab_ctx_b, ab_tok_b,
-         ex_ctx_f, ex_pair_f, ex_ctx_b, ex_tok_b,
-         head_flop, head_byte, head_tok, snapshot, copy) = self._coefficients
-        # fmt: on
-        recurrence = max(tokens * rec_flop, work.rows * rec_row + tokens * rec_tok)
-        absorbed = max(tokens * ab_tok_f + pairs * ab_pair_f, context * ab_ctx_b + tokens * ab_tok_b)
-        expanded = max(context * ex_ctx_f + pairs * ex_pair_f, context * ex_ctx_b + tokens * ex_tok_b)
-        total = fixed + recurrence + min(absorbed, expanded)
-        total += work.snapshots * snapshot + work.copied_pages * copy
-        if sampled := work.sampled:
-            total += max(sampled * head_flop, head_byte + sampled * head_tok)
-        return total
+        return self._quick(work)
 
     def breakdown(self, work: StepWork) -> tuple[PartCost, ...]:
         """What each part of a step comes to; parts that the model lacks are left out."""
@@ -138,14 +126,14 @@ class RooflineCost:
         """FLOP/s and bytes/s that a part reaches."""
         hardware, share = self.hardware, self.hardware.efficiency
         peak = hardware.peak_flops
-        flops = peak.bf16 * share.compute
+        flops, memory = peak.bf16 * share.compute, share.memory
         if name == EXPERTS:
-            flops = self._expert_flops() * share.compute
+            flops = self._expert_flops() * share.experts
         elif name == self._parts.attention_name:
-            flops = peak.bf16 * share.attention
+            flops, memory = peak.bf16 * share.attention, share.cache
         elif name == self._parts.recurrence_name:
             flops = peak.bf16 * share.recurrence
-        return flops, hardware.memory_bytes_per_second * share.memory
+        return flops, hardware.memory_bytes_per_second * memory
 
     def _expert_flops(self) -> float:
         """Peak of the products with routed experts.
@@ -157,9 +145,13 @@ class RooflineCost:
             return peak.bf16
         return peak.fp8 or peak.bf16
 
-    def _cost(self, part: PartWork) -> PartCost:
+    def _rated(self, part: PartWork) -> tuple[float, float]:
+        """Seconds of its FLOPs, and of its bytes."""
         flops_rate, bytes_rate = self._rates(part.name)
-        compute, memory = part.flops / flops_rate, part.bytes / bytes_rate
+        return part.flops / flops_rate, part.bytes / bytes_rate
+
+    def _cost(self, part: PartWork) -> PartCost:
+        compute, memory = self._rated(part)
         return PartCost(
             name=part.name,
             flops=part.flops,
@@ -203,35 +195,55 @@ class RooflineCost:
         self._remembered[tokens] = seconds
         return seconds
 
-    def _precompute(self) -> tuple[float, ...]:
-        """Seconds for each unit of work, in the order in which `seconds` takes them."""
-        parts = self._parts
-        recurrent_flops, memory = self._rates(parts.recurrence_name)
-        attention_flops, _ = self._rates(parts.attention_name)
-        head_flops, _ = self._rates(HEAD_PART)
-        recurrence = [
-            parts.recurrence(1, 0).flops / recurrent_flops,
-            parts.recurrence(0, 1).bytes / memory,
-            parts.recurrence(1, 0).bytes / memory,
-        ]
+    def _compile(self) -> Callable[[StepWork], float]:
+        """`seconds` with every rate divided out: a simulation asks for it millions of times."""
+        snapshot, copy = (self._rated(part)[1] for part in (self._parts.snapshots(1), self._parts.copies(1)))
+        recurrence, attention, head = (
+            self._compile_recurrence(),
+            self._compile_attention(),
+            self._compile_head(),
+        )
+        remembered, remember = self._remembered, self._remember
+
+        def seconds(work: StepWork) -> float:
+            fixed = remembered.get(work.tokens)
+            if fixed is None:
+                fixed = remember(work.tokens)
+            total = fixed + recurrence(work.tokens, work.rows)
+            total += attention(work.tokens, work.context, work.pairs)
+            if work.sampled:
+                total += head(work.sampled)
+            return total + work.snapshots * snapshot + work.copied_pages * copy
+
+        return seconds
+
+    def _compile_recurrence(self) -> Callable[[int, int], float]:
+        compute_token, memory_token = self._rated(self._parts.recurrence(1, 0))
+        memory_row = self._rated(self._parts.recurrence(0, 1))[1]
+        return lambda tokens, rows: max(tokens * compute_token, rows * memory_row + tokens * memory_token)
+
+    def _compile_attention(self) -> Callable[[int, int, int], float]:
         none = StepWork(tokens=0, rows=0, sampled=0, context=0, pairs=0)
         token, context, pair = (
-            parts.attention(msgspec.structs.replace(none, **{name: 1}))
+            [self._rated(form) for form in self._parts.attention(msgspec.structs.replace(none, **{name: 1}))]
             for name in ("tokens", "context", "pairs")
         )
-        absorbed = [token[0].flops, pair[0].flops, context[0].bytes, token[0].bytes]
-        # With one form only it is the last one as well, whose FLOPs grow with pairs alone.
-        expanded = [context[-1].flops, pair[-1].flops, context[-1].bytes, token[-1].bytes]
-        attention = [
-            value / rate
-            for form in (absorbed, expanded)
-            for value, rate in zip(form, (attention_flops,) * 2 + (memory,) * 2, strict=True)
-        ]
-        one, two = parts.head(1), parts.head(2)
-        head = [
-            one.flops / head_flops,
-            (2 * one.bytes - two.bytes) / memory,
-            (two.bytes - one.bytes) / memory,
-        ]
-        extra = [parts.snapshots(1).bytes / memory, parts.copies(1).bytes / memory]
-        return (*recurrence, *attention, *head, *extra)
+        # FLOPs of the first form grow with tokens, of the last with context; with one form it is both.
+        (first_token, read_token), first_pair, read_context = token[0], pair[0][0], context[0][1]
+        (last_context, made_context), last_pair, made_token = context[-1], pair[-1][0], token[-1][1]
+
+        def seconds(tokens: int, context: int, pairs: int) -> float:
+            first = max(
+                tokens * first_token + pairs * first_pair, context * read_context + tokens * read_token
+            )
+            last = max(
+                context * last_context + pairs * last_pair, context * made_context + tokens * made_token
+            )
+            return min(first, last)
+
+        return seconds
+
+    def _compile_head(self) -> Callable[[int], float]:
+        (compute, one), (_, two) = self._rated(self._parts.head(1)), self._rated(self._parts.head(2))
+        weights, logits = 2 * one - two, two - one
+        return lambda sampled: max(sampled * compute, weights + sampled * logits)

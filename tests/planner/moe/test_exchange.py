@@ -9,6 +9,7 @@ import pytest
 from milepost.planner.moe.exchange import note_exchange, ranks_reached
 from milepost.planner.moe.question import MoeQuestion
 from milepost.planner.worksheet import Worksheet
+from milepost.sim.cost.hardware import find_hardware
 from tests.planner.moe.sheets import facts
 
 
@@ -36,8 +37,9 @@ def test_communication_hides_below_two_d_flop_a_byte() -> None:
     sheet = facts()
     assert sheet["balance_point"] == 2 * 3072 == 6144
     assert sheet["balance_point_at_hidden"] == 3072
-    # FP8 on GB300 inside its domain; bytes beyond it are nine times as dear.
-    assert sheet["device.balance"] == pytest.approx(5e15 / 900e9)
+    # What FP8 and links reach on GB300 inside its domain; bytes beyond it are nine times as dear.
+    share = find_hardware("gb300").efficiency
+    assert sheet["device.balance"] == pytest.approx(5e15 * share.experts / (900e9 * share.network))
     assert sheet["device.balance"] < sheet["balance_point"] < sheet["device.scale_out_balance"]
 
 
@@ -76,10 +78,11 @@ def test_what_stays_what_is_near_and_what_is_far(
 
 
 def test_time_waits_for_the_busiest_rank_and_the_slower_link() -> None:
-    near = exchange(8, 64, busiest=1.5)
-    assert near["x.dispatch.seconds"] == pytest.approx(6e-6 + 1.5 * 7 / 8 * 64 * 16 * 3584 / (900e9 * 0.7))
+    share = find_hardware("gb300").efficiency.network
+    near, sent = exchange(8, 64, busiest=1.5), 64 * 16 * 3584
+    assert near["x.dispatch.seconds"] == pytest.approx(6e-6 + 1.5 * 7 / 8 * sent / (900e9 * share))
     far = exchange(144, 64)
-    assert far["x.combine.seconds"] == pytest.approx(2e-5 + 0.5 * 64 * 16 * 3584 * 2 / (100e9 * 0.7))
+    assert far["x.combine.seconds"] == pytest.approx(2e-5 + 0.5 * sent * 2 / (100e9 * share))
 
 
 def test_nothing_moves_where_all_ranks_have_all_tokens_or_there_is_one() -> None:

@@ -73,10 +73,11 @@ def test_copies_of_the_experts_are_shared_by_fewer_tokens() -> None:
     ]
     assert experts[0].flops == experts[1].flops
     assert experts[0].bytes < experts[1].bytes
+    # Eight layers, dispatch and combine, three waits in each.
     crossing = [parts.collectives(4)[-1] for parts in (all_sixteen, eight)]
     assert crossing == [
-        Collective(16, 16, 8 * 15 / 16 * 4 * 4 / 2 * 512 * 3),
-        Collective(8, 16, 8 * 7 / 8 * 4 * 4 / 2 * 512 * 3),
+        Collective(16, 48, 8 * 15 / 16 * 4 * 4 / 2 * 512 * 3),
+        Collective(8, 48, 8 * 7 / 8 * 4 * 4 / 2 * 512 * 3),
     ]
 
 

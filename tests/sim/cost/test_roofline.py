@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -180,45 +182,24 @@ def test_more_work_never_takes_less_time(name: str, work: StepWork, field: str, 
     assert cost.seconds(work) > 0
 
 
+def test_a_copy_takes_as_long(k3: ModelSpec, gb300: Hardware) -> None:
+    cost = RooflineCost(gb300, k3, RankSizes(tensor_parallel=8))
+    other = deepcopy(cost)
+    assert other.seconds(decoding(3, 100)) == cost.seconds(decoding(3, 100))
+
+
 def test_perfect_hardware_is_a_bound(k3: ModelSpec, gb300: Hardware) -> None:
-    perfect = Efficiency(compute=1, attention=1, recurrence=1, memory=1, network=1)
+    perfect = Efficiency(compute=1, experts=1, attention=1, recurrence=1, memory=1, cache=1, network=1)
     ideal = RooflineCost(msgspec.structs.replace(gb300, efficiency=perfect), k3, RankSizes(data_parallel=16))
     real = RooflineCost(gb300, k3, RankSizes(data_parallel=16))
     for work in (decoding(8, 8192), prefill(8192)):
         assert ideal.seconds(work) < real.seconds(work)
 
 
-# -- published figures ------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("context", "milliseconds"), [(8_192, 32.5), (131_072, 37.9), (262_144, 44.4), (1_048_576, 80.0)]
-)
-def test_decoding_as_aiconfigurator_has_it(
-    k3: ModelSpec, gb300: Hardware, context: int, milliseconds: float
-) -> None:
-    """aiconfigurator 0.12.0: GB300, decode batch 8 a rank on 16 ranks."""
-    cost = RooflineCost(gb300, k3, RankSizes(data_parallel=16))
-    assert 1e3 * cost.seconds(decoding(8, context)) == pytest.approx(milliseconds, rel=0.15)
-
-
-@pytest.mark.parametrize(("tensor_parallel", "rate"), [(8, 111), (16, 118)])
-def test_decoding_alone_as_published(
-    k3: ModelSpec, gb300: Hardware, tensor_parallel: int, rate: float
-) -> None:
-    """vLLM's launch figures on GB300, 8K context, tokens a second."""
-    cost = RooflineCost(gb300, k3, RankSizes(tensor_parallel=tensor_parallel))
-    assert 1 / cost.seconds(decoding(1, 8192)) == pytest.approx(rate, rel=0.15)
-
-
-def test_prefill_within_a_factor_of_two(k3: ModelSpec, gb300: Hardware) -> None:
-    """aiconfigurator 0.12.0: 698 ms for 8,192 tokens, 199 ms for the last 2,048 of them, workers of 8."""
-    cost = RooflineCost(gb300, k3, RankSizes(data_parallel=8))
-    assert 0.5 < 1e3 * cost.seconds(prefill(8192)) / 698 < 2
-    assert 0.5 < 1e3 * cost.seconds(prefill(2048, behind=6144)) / 199 < 2
+# -- dtypes of experts ------------------------------------------------------------------------------
 
 
 def test_without_fp4_units_packed_experts_run_in_bf16(k3: ModelSpec, gb300: Hardware) -> None:
     plain = msgspec.structs.replace(gb300, peak_flops=PeakFlops(bf16=1e15))
     experts = part(RooflineCost(plain, k3), prefill(8192), "routed experts")
-    assert experts.seconds == pytest.approx(experts.flops / (1e15 * plain.efficiency.compute))
+    assert experts.seconds == pytest.approx(experts.flops / (1e15 * plain.efficiency.experts))
