@@ -22,8 +22,8 @@ from tests.repository.paths import ROOT
 
 COMMANDS = plan.list_commands(click.Context(plan))
 UNITS = re.compile(
-    r"(^|_)(bytes|tokens?|seconds|flops?|usd|watts|requests|states|slots|pages|devices|ranks|experts"
-    r"|share|ratio|rate|factor|load|speedup|saving|mean|percentile)(_|$)"
+    r"(^|_)(bytes|tokens?|seconds|flops?|usd|watts|requests|states|slots|pages|devices|ranks|experts|per|price"
+    r"|share|load|utilization|ratio|rate|factor|scale|gain|speedup|saving|mean|percentile)(_|$)"
 )
 HEAVY = ("torch", "numba", "polars", "plotly", "pandas")
 

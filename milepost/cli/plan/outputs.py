@@ -13,7 +13,7 @@ import msgspec
 
 from milepost.cli.option_groups import option_group
 from milepost.cli.output_files import STDOUT, check_output_files
-from milepost.cli.terminal import print_rendered, write
+from milepost.cli.terminal import print_rendered, results, write
 from milepost.planner.render.terminal import rendered
 from milepost.planner.report import Report
 from milepost.planner.worksheet import explain, listed
@@ -119,7 +119,7 @@ def finish(plan: msgspec.Struct, report: Report, outputs: Outputs) -> None:
     if explanations:
         write("\n\n".join(explanations), end="\n")
     elif not outputs.on_stdout:
-        print_rendered(rendered(report))
+        print_rendered(rendered(report, width=results().width))
 
 
 def _explanation(report: Report, name: str) -> str:

@@ -23,8 +23,8 @@ def counts_of(prefill: PrefillRate, decode: DecodeRate, ask: DisaggQuestion) -> 
     """
     if ask.requests_per_second:
         return Counts(
-            math.ceil(ask.requests_per_second / prefill.requests_per_second - 1e-9),
-            math.ceil(ask.requests_per_second / decode.requests_per_second - 1e-9),
+            max(1, math.ceil(ask.requests_per_second / prefill.requests_per_second - 1e-9)),
+            max(1, math.ceil(ask.requests_per_second / decode.requests_per_second - 1e-9)),
             ask.requests_per_second,
         )
     weights = [float(prefill.instance.devices), float(decode.instance.devices)]

@@ -9,17 +9,19 @@ from milepost.planner.disagg.lengths import Mix
 from milepost.planner.disagg.losses import with_losses
 from milepost.planner.disagg.plan import PrefillChoice
 from milepost.planner.disagg.question import DisaggQuestion
-from milepost.planner.disagg.rates import DecodeRate, prefill_rate
-from milepost.planner.disagg.sides import Looked, Sides, prefill_instances
+from milepost.planner.disagg.sheets import number_key
+from milepost.planner.disagg.sides import Looked, Sides, look, prefill_instances
+from milepost.planner.worksheet import Worksheet
 
 __all__ = ["best_choice", "choice_rows"]
 
-_HOUR = 3600.0
-_MILLION = 1e6
-
 
 def choice_rows(
-    ask: DisaggQuestion, sides: Sides, mix: Mix, looked: Sequence[Looked], decode: DecodeRate
+    sheet: Worksheet,
+    ask: DisaggQuestion,
+    sides: Sides,
+    mix: Mix,
+    looked: Sequence[Looked],
 ) -> tuple[PrefillChoice, ...]:
     """The prefill instances that were looked at, and those of the decode side's hardware where it is another.
 
@@ -27,14 +29,21 @@ def choice_rows(
     is never lost.
     """
     every = [(Looked(with_losses(one.rate, mix, ask)[0], one.refused), ask.prefill_price) for one in looked]
-    if sides.prefill_hardware.name != sides.decode_hardware.name:
+    if sides.prefill_hardware != sides.decode_hardware:
         try:
-            same = prefill_instances(ask, sides, sides.decode_hardware)
+            same = prefill_instances(ask, sides, sides.decode_hardware, mix.longest_tokens)
         except ConfigError:
             same = []
-        every += [(Looked(prefill_rate(one, sides.sizes, mix, ask), ""), ask.decode_price) for one in same]
+        every += [(look(one, sides, mix, ask), ask.decode_price) for one in same]
     measure = _device_seconds(every, sides)
-    return tuple(_choice(one, price, decode, mix, ask, measure) for one, price in every)
+    if measure:
+        sheet.given(
+            "choice.device_seconds",
+            measure,
+            "device-seconds",
+            "a prefill on the decode side's hardware, at best",
+        )
+    return tuple(_choice(sheet, one, price, ask) for one, price in every)
 
 
 def best_choice(choices: Sequence[PrefillChoice]) -> int | None:
@@ -56,35 +65,62 @@ def _device_seconds(every: Sequence[tuple[Looked, float]], sides: Sides) -> floa
     found = [
         one.rate.instance.devices / one.rate.requests_per_second
         for one, _ in every
-        if one.rate.instance.hardware.name == sides.decode_hardware.name and one.rate.requests_per_second > 0
+        if one.rate.instance.hardware == sides.decode_hardware and not one.refused
     ]
     return min(found, default=0.0)
 
 
-def _choice(
-    one: Looked, price: float, decode: DecodeRate, mix: Mix, ask: DisaggQuestion, measure: float
-) -> PrefillChoice:
-    rate = one.rate
-    instance, requests = rate.instance, rate.requests_per_second
-    per_device, refused = 0.0, one.refused
-    cost: float | None = None
-    if requests > 0 and not refused:
-        # Balanced exactly, not by whole instances: what devices of both sides a request a second takes.
-        needed = instance.devices / requests + decode.instance.devices / decode.requests_per_second
-        per_device = mix.output_tokens / needed
-        if price or ask.decode_price:
-            hourly = price * instance.devices / requests
-            hourly += ask.decode_price * decode.instance.devices / decode.requests_per_second
-            cost = hourly / _HOUR / mix.output_tokens * _MILLION
+def _choice(sheet: Worksheet, one: Looked, price: float, ask: DisaggQuestion) -> PrefillChoice:
+    """Balanced exactly, not by whole instances: by the devices that a request a second takes."""
+    instance, requests = one.rate.instance, one.rate.requests_per_second
+    sizes = instance.sizes
+    usable = requests > 0 and not one.refused
+    key = f"choice.{number_key(instance.hardware.name)}_tp{sizes.tensor_parallel}_dp{sizes.data_parallel}"
+    if f"{key}.devices" in sheet:  # of other hardware with the same name
+        key = f"{key}_{len(sheet.derivations)}"
+    sheet.given(f"{key}.devices", instance.devices, "devices", "arrangement")
+    sheet.given(
+        f"{key}.requests_per_second",
+        requests,
+        "requests/s",
+        "as prefill.counted_requests_per_second",
+        "at most",
+    )
+    per_device, cost, even = 0.0, None, None
+    if usable:
+        per_device = sheet.derive(
+            f"{key}.output_tokens_per_second_per_device",
+            f"mix.output_tokens / ({key}.devices / {key}.requests_per_second"
+            " + decode.devices / decode.requests_per_second)",
+            "tokens/s",
+        )
+    if usable and (price or ask.decode_price):
+        sheet.given(
+            f"{key}.price", price, "a device-hour", "--prefill-price, or --decode-price of its hardware"
+        )
+        cost = sheet.derive(
+            f"{key}.cost_per_million_output_tokens",
+            f"({key}.price * {key}.devices / {key}.requests_per_second"
+            " + decode.price * decode.devices / decode.requests_per_second) / 3600 / mix.output_tokens * 1e6",
+            "",
+            meaning="in the currency of the prices",
+        )
+    if usable and ask.decode_price and "choice.device_seconds" in sheet:
+        even = sheet.derive(
+            f"{key}.even_price",
+            f"decode.price * choice.device_seconds * {key}.requests_per_second / {key}.devices",
+            "a device-hour",
+            meaning="at which prefill costs what it does on the decode side's hardware",
+        )
     return PrefillChoice(
         hardware=instance.hardware.name,
-        tensor_parallel=instance.sizes.tensor_parallel,
-        data_parallel=instance.sizes.data_parallel,
+        tensor_parallel=sizes.tensor_parallel,
+        data_parallel=sizes.data_parallel,
         devices=instance.devices,
-        prefill_seconds=rate.late_seconds,
+        prefill_seconds=one.rate.late_seconds,
         requests_per_second_per_device=requests / instance.devices,
         output_tokens_per_second_per_device=per_device,
         cost_per_million_output_tokens=cost,
-        even_price_per_device_hour=ask.decode_price * measure * requests / instance.devices or None,
-        refused=refused or ("the TTFT limit" if requests <= 0 else ""),
+        even_price_per_device_hour=even,
+        refused=one.refused,
     )

@@ -15,11 +15,13 @@ from __future__ import annotations
 
 import math
 
+import msgspec
+
 from milepost.errors import ConfigError
 from milepost.planner.device_memory import free_memory
 from milepost.planner.disagg.streaming import Chunk
 from milepost.shapes.shape import ModelShape
-from milepost.sim.cost.by_name import ranks_that_fit
+from milepost.sim.cost.by_name import MOST_RANKS, ranks_that_fit
 from milepost.sim.cost.hardware import Hardware
 from milepost.sim.cost.part_work import RankSizes, StepParts
 from milepost.sim.cost.roofline import RooflineCost
@@ -58,6 +60,7 @@ class Instance:
         self.shape = shape
         self.hardware = hardware
         self.sizes = sizes
+        self.memory_share = memory_share
         self.chunk_tokens = chunk_tokens
         self.cost = RooflineCost(hardware, shape, sizes)
         parts = StepParts(shape, sizes)
@@ -91,6 +94,26 @@ class Instance:
     def request_bytes(self, tokens: float, slots: float = 1.0) -> float:
         """What one request of that length takes of a device."""
         return slots * self.state_bytes + tokens * self.kv_bytes_per_token
+
+    def roomy(self, tokens: float, slots: float = 1.0) -> Instance | None:
+        """This instance, or the first with twice, four times ... its groups that holds such a request.
+
+        More groups share the experts, so each device holds fewer of them. None where `MOST_RANKS` don't help.
+        """
+        found = self
+        while found.largest_batch(tokens, slots) < 1:
+            sizes = msgspec.structs.replace(found.sizes, data_parallel=2 * found.groups)
+            if sizes.ranks > MOST_RANKS or found.shape.experts is None:
+                return None
+            found = Instance(
+                found.shape,
+                found.hardware,
+                sizes,
+                memory_share=found.memory_share,
+                chunk_tokens=found.chunk_tokens,
+                tokens_per_step=found.tokens_per_step,
+            )
+        return found
 
     # -- prefill ------------------------------------------------------------------------------
 

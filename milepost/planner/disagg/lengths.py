@@ -84,6 +84,11 @@ class Mix(msgspec.Struct, frozen=True, kw_only=True):
         """Mean of the cached part."""
         return self.mean(lambda share: share.cached_tokens)
 
+    @property
+    def longest_tokens(self) -> int:
+        """The longest prompt."""
+        return max(share.prompt_tokens for share in self.shares)
+
     def at(self, share: float) -> Share:
         """The request at a share of all, by uncached tokens: 0.9 for the 90th percentile."""
         passed = 0.0

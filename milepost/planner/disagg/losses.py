@@ -71,6 +71,6 @@ def spot_of(sheet: Worksheet, loss: SpotLoss | None, balance: Balance) -> SpotPl
         loss=loss,
         needed_instances=needed,
         instances=balance.prefill_instances,
-        extra_instances=balance.prefill_instances - math.ceil(needed - 1e-9),
+        extra_instances=balance.prefill_instances - max(1, math.ceil(needed - 1e-9)),
         redone_tokens_per_second=redone,
     )

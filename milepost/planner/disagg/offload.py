@@ -59,6 +59,9 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
         requests_per_second: that all serve together.
         sent_bytes_per_second: over the link at that rate.
         bound: what decides it: "remote prefill", "link", "local prefill" or "decode".
+        remote_seconds: of a remote instance for those above the threshold, mean over all requests.
+        local_seconds: of a local instance for the others, mean over all requests.
+        sent_bytes: by those above the threshold, mean over all requests.
     """
 
     threshold_tokens: int
@@ -72,6 +75,9 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
     requests_per_second: float
     sent_bytes_per_second: float
     bound: str
+    remote_seconds: float = 0.0
+    local_seconds: float = 0.0
+    sent_bytes: float = 0.0
 
 
 class _Sums(NamedTuple):
@@ -168,6 +174,9 @@ def _fleet(sums: _Sums, remote: int, prefill: int, decode: int, decode_requests:
         requests_per_second=served,
         sent_bytes_per_second=served * sums.sent_bytes,
         bound=bound,
+        remote_seconds=sums.remote_seconds,
+        local_seconds=sums.local_seconds,
+        sent_bytes=sums.sent_bytes,
     )
 
 

@@ -130,6 +130,7 @@ class PublishedExport(msgspec.Struct, frozen=True, kw_only=True):
         published_bytes_per_second: of 8 H200.
         predicted_bytes_per_second: of 8 H200 by the roofline.
         ratio: predicted over published.
+        with_overhead_ratio: the same with the published engine's overhead, fitted to the rows of 1k tokens.
         published_prefill_seconds: that our bytes and the published throughput come to.
         predicted_prefill_seconds: by the roofline.
     """
@@ -140,6 +141,7 @@ class PublishedExport(msgspec.Struct, frozen=True, kw_only=True):
     published_bytes_per_second: float
     predicted_bytes_per_second: float
     ratio: float
+    with_overhead_ratio: float
     published_prefill_seconds: float
     predicted_prefill_seconds: float
 

@@ -9,6 +9,7 @@ import msgspec
 from milepost.errors import ConfigError
 from milepost.planner.disagg.balancing import balance_of, colocated_of
 from milepost.planner.disagg.choices import best_choice, choice_rows
+from milepost.planner.disagg.exports import published_exports
 from milepost.planner.disagg.instances import Instance
 from milepost.planner.disagg.lengths import Mix, mix_of, parse_lengths
 from milepost.planner.disagg.losses import note_losses, spot_of, with_losses
@@ -19,7 +20,7 @@ from milepost.planner.disagg.routing import fleet_of, remote_rule
 from milepost.planner.disagg.sheets import note_decode, note_mix, note_prefill, note_sizes
 from milepost.planner.disagg.sides import Sides, choose_prefill, decode_side, prefill_instances, read_sides
 from milepost.planner.disagg.trace_mix import trace_mix
-from milepost.planner.disagg.transfers import other_models, published_exports, transfers
+from milepost.planner.disagg.transfers import other_models, transfers
 from milepost.planner.worksheet import Worksheet
 from milepost.sim.traces.trace import Trace
 
@@ -45,7 +46,7 @@ def plan_disagg(question: DisaggQuestion, trace: Trace | None = None) -> DisaggP
         raise ConfigError("--simulate replays a trace for its hits. Give --trace as well.")
     sides = read_sides(ask)
     mix = read_mix(ask, sides, trace)
-    instances = prefill_instances(ask, sides, sides.prefill_hardware)
+    instances = prefill_instances(ask, sides, sides.prefill_hardware, mix.longest_tokens)
     prefill, looked = choose_prefill(ask, sides, mix, instances)
     decode = decode_side(ask, sides, mix)
 
@@ -61,7 +62,9 @@ def plan_disagg(question: DisaggQuestion, trace: Trace | None = None) -> DisaggP
     spot = spot_of(sheet, loss, balance)
     remote = remote_rule(sheet, sides, prefill, decode, mix, balance, ask)
     fleet = fleet_of(sheet, sides, prefill, decode, mix, ask)
-    choices = choice_rows(ask, sides, mix, looked, decode)
+    colocated = colocated_of(sheet, decode, mix, ask)
+    others, published = other_models(sheet, sides, ask), published_exports(sheet)
+    choices = choice_rows(sheet, ask, sides, mix, looked)
     return DisaggPlan(
         model=sides.model,
         prefill=_side(prefill.instance, ask.prefill_price or None),
@@ -69,10 +72,10 @@ def plan_disagg(question: DisaggQuestion, trace: Trace | None = None) -> DisaggP
         mix=_facts(mix, sheet),
         network_bytes_per_second=ask.network_bytes_per_second,
         transfers=rows,
-        other_models=other_models(sides, ask),
-        published=published_exports(),
+        other_models=others,
+        published=published,
         balance=balance,
-        colocated=colocated_of(sheet, decode, mix, ask),
+        colocated=colocated,
         choices=choices,
         remote=remote,
         spot=spot,
@@ -152,6 +155,8 @@ def _notes(
         )
     if not ask.ttft_limit_seconds:
         notes.append("Without --ttft the prefill instance is the one that takes most requests a device.")
+    if ask.loss_rate_per_hour and mix.cached_tokens:
+        notes.append("A lost instance's prefix cache is gone with it; hits are not lowered for that.")
     if prefill.bound == "network":
         notes.append("The network keeps prefill instances idle: they can't send what they could compute.")
     if decode.bound == "memory":

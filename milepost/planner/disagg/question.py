@@ -18,7 +18,9 @@ STREAMING = ("layers", "chunks", "whole")
 MOST_SECONDS = 1e6
 MOST_RATE = 1e9
 MOST_PRICE = 1e6
-MOST_INSTANCES = 1000
+LEAST_CHUNK = 512
+"""Tokens of a prefill step, at least: smaller ones leave devices idle, and a long prompt has too many."""
+MOST_INSTANCES = 256
 MOST_DEVICES = 100_000
 _BITS = 1e6
 
@@ -126,7 +128,7 @@ def _check_counts(ask: DisaggQuestion) -> None:
     for name, value, least, most in (
         ("--prefill-tp", ask.prefill_tensor_parallel, 0, MOST_DEVICES),
         ("--prefill-dp", ask.prefill_data_parallel, 0, MOST_DEVICES),
-        ("--token-budget", ask.chunk_tokens, 16, 1 << 24),
+        ("--token-budget", ask.chunk_tokens, LEAST_CHUNK, 1 << 24),
         ("--gpus", ask.devices, 0, MOST_DEVICES),
         ("--simulate", ask.simulated_bytes, 0, 1 << 60),
     ):

@@ -20,6 +20,7 @@ __all__ = [
     "RequestSizes",
     "decode_rate",
     "exposed_of",
+    "no_room",
     "prefill_rate",
     "sizes_of",
 ]
@@ -135,6 +136,20 @@ def prefill_rate(instance: Instance, sizes: RequestSizes, mix: Mix, ask: DisaggQ
     )
 
 
+def no_room(instance: Instance, side: str, tokens: float, slots: float = 1.0) -> str:
+    """The message that a request does not fit an instance, with the fewest groups that hold it."""
+    option = "" if side == "decode" else "prefill-"
+    wider = instance.roomy(tokens, slots)
+    more = f"Raise --{option}tp, or take --kv-dtype fp8 or hardware with more memory."
+    if wider is not None:
+        more = f"--{option}dp {wider.groups}, {wider.devices} devices, is the least that has room."
+    return (
+        f"A request of {tokens:,.0f} tokens must fit a {side} device beside the weights. It takes "
+        f"{instance.request_bytes(tokens, slots):,.0f} bytes there, free are {max(0, instance.free_bytes):,} "
+        f"({instance.name} on {instance.hardware.name}). {more}"
+    )
+
+
 class DecodeRate(NamedTuple):
     """One decode instance.
 
@@ -165,12 +180,7 @@ def decode_rate(instance: Instance, mix: Mix, ask: DisaggQuestion) -> DecodeRate
     """
     by_memory = instance.largest_batch(mix.held_tokens, ask.slots)
     if by_memory < 1:
-        need = instance.request_bytes(mix.held_tokens, ask.slots)
-        raise ConfigError(
-            f"A request of {mix.held_tokens:,.0f} tokens must fit a decode device beside the weights. It "
-            f"takes {need:,.0f} bytes there, free are {max(0, instance.free_bytes):,} ({instance.name} on "
-            f"{instance.hardware.name}). Raise --dp, --tp or --cp, or take --kv-dtype fp8."
-        )
+        raise ConfigError(no_room(instance, "decode", mix.held_tokens, ask.slots))
     context = mix.decode_context_tokens
     by_tpot = instance.batch_within(context, ask.tpot_limit_seconds, by_memory + 1)
     if by_tpot < 1:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from milepost.planner.disagg.choices import best_choice
+from milepost.planner.disagg.exports import checked_error
 from milepost.planner.disagg.figures import bandwidth, gigabytes, money, rate, seconds, tokens
 from milepost.planner.disagg.offload import Fleet
 from milepost.planner.disagg.plan import DisaggPlan, FleetPlan
@@ -103,8 +103,21 @@ def _transfers(plan: DisaggPlan) -> Section:
         log_x=True,
         log_y=True,
     )
+    exports = tuple(one.kv_bytes_per_second / 1e9 for one in plan.transfers)
+    network = plan.network_bytes_per_second / 1e9
+    throughput = Plot(
+        title="KV throughput of a prefill instance",
+        x_name="prompt tokens",
+        y_name="GB/s",
+        series=(
+            Series(name="exports, never resting", x=lengths, y=exports),
+            Series(name="network", x=lengths, y=(network,) * len(lengths)),
+        ),
+        log_x=True,
+        log_y=True,
+    )
     table = Table(columns=_columns(columns), rows=rows, note=note)
-    return Section(title="Bytes of a request", lead=lead, tables=(table,), plots=(plot,))
+    return Section(title="Bytes of a request", lead=lead, tables=(table,), plots=(plot, throughput))
 
 
 def _arrangement(tensor_parallel: int, data_parallel: int) -> str:
@@ -193,10 +206,15 @@ def _choices(plan: DisaggPlan) -> Section:
     note = "Tokens a second of all devices of both sides, balanced exactly."
     if priced:
         note += " Even price: of a device-hour, at which prefill costs what it does on the decode side's."
-    table = Table(
-        columns=_columns(tuple(names), 2), rows=tuple(rows), note=note, best=best_choice(plan.choices)
-    )
+    table = Table(columns=_columns(tuple(names), 2), rows=tuple(rows), note=note, best=_chosen(plan))
     return Section(title="Prefill instances that were looked at", tables=(table,))
+
+
+def _chosen(plan: DisaggPlan) -> int | None:
+    side = plan.prefill
+    chosen = (side.hardware, side.tensor_parallel, side.data_parallel)
+    rows = ((one.hardware, one.tensor_parallel, one.data_parallel) for one in plan.choices)
+    return next((place for place, row in enumerate(rows) if row == chosen), None)
 
 
 def _money(value: float | None) -> str:
@@ -346,27 +364,28 @@ def _published(plan: DisaggPlan) -> Table:
     rows = tuple(
         (
             one.model,
+            tokens(one.prompt_tokens),
             f"{one.published_bytes_per_second * 8 / 1e9:.2f}",
             f"{one.predicted_bytes_per_second * 8 / 1e9:.2f}",
             f"{one.ratio:.2f}",
+            f"{one.with_overhead_ratio:.2f}",
             seconds(one.published_prefill_seconds),
             seconds(one.predicted_prefill_seconds),
         )
         for one in plan.published
-        if one.prompt_tokens == EXPORT_TOKENS
+        if one.prompt_tokens >= EXPORT_TOKENS
     )
-    names = (
-        "model",
-        "published Gbit/s",
-        "ours",
-        "ratio",
-        "published prefill",
-        "ours",
+    names = ("model", "prompt", "Gbit/s", "ours", "ratio", "with overhead", "prefill", "ours")
+    error = checked_error(plan.published)
+    overhead = next(one.value for one in plan.derivations if one.name == "published.overhead_seconds")
+    note = (
+        "At TP8; prefill is what our bytes and the published throughput come to. With overhead: "
+        f"{seconds(overhead)} a prompt, fitted to the rows of 1k tokens"
     )
+    note += f"; mean error on all others, 8k to 128k: {error:.0%}." if error is not None else "."
     return Table(
-        title="KV throughput of 8 H200 at 32k, published (arXiv:2604.15039, table 3) and by our roofline",
+        title="KV throughput of 8 H200: published (arXiv:2604.15039, table 3), and by our roofline",
         columns=_columns(names),
         rows=rows,
-        note="TP8; other lengths are in --json. Published prefill is what our bytes and the published "
-        "throughput come to. Nothing is fitted, and the engine's overhead is not in a roofline.",
+        note=note,
     )

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from milepost.planner.disagg.balance import wait_seconds
 from milepost.planner.disagg.lengths import Mix, Share
-from milepost.planner.disagg.offload import OffloadPoint, best_fleet, crossing, network_threshold
+from milepost.planner.disagg.offload import Fleet, OffloadPoint, best_fleet, crossing, network_threshold
 from milepost.planner.disagg.plan import Balance, FleetPlan, RemoteRule
 from milepost.planner.disagg.question import DisaggQuestion
 from milepost.planner.disagg.rates import DecodeRate, PrefillRate, exposed_of
@@ -131,6 +131,30 @@ def _link_threshold(
     )
 
 
+def _note_fleet(sheet: Worksheet, key: str, fleet: Fleet) -> None:
+    searched, over = "the one that serves most, of all that part the mix", "over all requests of the mix"
+    sheet.given(f"{key}.threshold_tokens", fleet.threshold_tokens, "tokens", searched)
+    sheet.given(f"{key}.decode_instances", fleet.decode_instances, "instances", searched)
+    terms = [f"{key}.decode_instances * decode.requests_per_second"]
+    if fleet.remote_seconds > 0:
+        sheet.given(f"{key}.remote_instances", fleet.remote_instances, "instances", "--fleet")
+        sheet.given(f"{key}.remote_seconds", fleet.remote_seconds, "seconds", f"roofline; {over}", "above it")
+        sheet.given(f"{key}.sent_bytes", fleet.sent_bytes, "bytes", over, "above it")
+        terms += [
+            f"{key}.remote_instances / {key}.remote_seconds",
+            f"fleet.link_bytes_per_second / {key}.sent_bytes",
+        ]
+    if fleet.local_seconds > 0:
+        count = fleet.local_prefill_instances
+        sheet.given(f"{key}.local_prefill_instances", count, "instances", searched)
+        sheet.given(f"{key}.local_seconds", fleet.local_seconds, "seconds", f"roofline; {over}", "up to it")
+        terms.append(f"{key}.local_prefill_instances / {key}.local_seconds")
+    formula = f"min({', '.join(terms)})" if len(terms) > 1 else terms[0]
+    source = "arXiv:2604.15039, equations 3 to 6"
+    sheet.derive(f"{key}.requests_per_second", formula, "requests/s", source=source)
+    sheet.check(f"{key}.requests_per_second", fleet.requests_per_second)
+
+
 def fleet_of(
     sheet: Worksheet, sides: Sides, prefill: PrefillRate, decode: DecodeRate, mix: Mix, ask: DisaggQuestion
 ) -> FleetPlan | None:
@@ -159,11 +183,10 @@ def fleet_of(
     # As many devices, all of the decode side's hardware.
     more = remote * prefill.instance.devices // decode.instance.devices
     local_only = best_fleet(points, remote_instances=0, local_instances=local + more, decode_requests=rate)
+    if math.isfinite(link):
+        sheet.given("fleet.link_bytes_per_second", link, "bytes/s", "--link, or --network of all remote ones")
     for name, fleet in (("offloaded", offloaded), ("all_remote", all_remote), ("local_only", local_only)):
-        key = f"fleet.{name}"
-        how = "arXiv:2604.15039, equations 3 to 8, over the mix"
-        sheet.given(f"{key}.requests_per_second", fleet.requests_per_second, "requests/s", how)
-        sheet.given(f"{key}.threshold_tokens", fleet.threshold_tokens, "tokens", how)
+        _note_fleet(sheet, f"fleet.{name}", fleet)
     sheet.derive(
         "fleet.gain", "fleet.offloaded.requests_per_second / fleet.local_only.requests_per_second", "times"
     )

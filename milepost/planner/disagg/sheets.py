@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
+from milepost.planner.deployment import KV_DTYPES, STATE_DTYPES
 from milepost.planner.device_memory import derive_free_memory, part_key
 from milepost.planner.disagg.instances import Instance
 from milepost.planner.disagg.lengths import Mix
@@ -14,7 +16,15 @@ from milepost.planner.worksheet import Worksheet
 from milepost.sim.cost.roofline import PartCost
 from milepost.sim.cost.step_work import StepWork
 
-__all__ = ["note_decode", "note_mix", "note_parts", "note_prefill", "note_sizes"]
+__all__ = [
+    "note_decode",
+    "note_mix",
+    "note_parts",
+    "note_prefill",
+    "note_sizes",
+    "number_key",
+    "prefill_breakdown",
+]
 
 CONFIG = "config.json"
 ROOFLINE = "roofline, docs/cost-model.md"
@@ -30,7 +40,7 @@ def note_sizes(sheet: Worksheet, sides: Sides, ask: DisaggQuestion) -> None:
         sheet.given(
             "state.matrix_elements", layer.matrix_elements, "elements", CONFIG, "of all heads of a layer"
         )
-        sheet.given("state.itemsize", sides_itemsize(deployment.state_dtype), "bytes", "--state-dtype")
+        sheet.given("state.itemsize", STATE_DTYPES[deployment.state_dtype], "bytes", "--state-dtype")
         sheet.given("state.conv_channels", layer.conv_channels(), "channels", CONFIG)
         sheet.given("state.conv_window", layer.conv_window, "inputs", CONFIG)
         sheet.derive(
@@ -44,7 +54,7 @@ def note_sizes(sheet: Worksheet, sides: Sides, ask: DisaggQuestion) -> None:
         sheet.given("state_bytes", 0, "bytes", f"{CONFIG}: no recurrent layer")
     row = shape.attention.row_dim if shape.attention else 0
     sheet.given("kv.row_elements", row, "elements", CONFIG, "of a token in an attention layer")
-    sheet.given("kv.itemsize", sides_itemsize(deployment.kv_dtype), "bytes", "--kv-dtype")
+    sheet.given("kv.itemsize", KV_DTYPES[deployment.kv_dtype], "bytes", "--kv-dtype")
     sheet.derive("kv_bytes_per_token", "attention_layers * kv.row_elements * kv.itemsize", "bytes")
     sheet.derive(
         "all_attention.kv_bytes_per_token",
@@ -57,9 +67,10 @@ def note_sizes(sheet: Worksheet, sides: Sides, ask: DisaggQuestion) -> None:
     sheet.given("network_bytes_per_second", ask.network_bytes_per_second, "bytes/s", "--network")
 
 
-def sides_itemsize(dtype: str) -> int:
-    """Bytes of an element of a dtype that has been checked."""
-    return {"fp32": 4, "bf16": 2, "fp8": 1}[dtype]
+def number_key(name: str) -> str:
+    """A name of a model or of hardware as part of a number's name."""
+    word = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
+    return f"m_{word}" if not word or word[0].isdigit() else word
 
 
 def note_parts(sheet: Worksheet, prefix: str, steps: Sequence[tuple[PartCost, ...]], meaning: str) -> None:

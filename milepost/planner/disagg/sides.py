@@ -17,16 +17,16 @@ from milepost.planner.disagg.rates import (
     PrefillRate,
     RequestSizes,
     decode_rate,
+    no_room,
     prefill_rate,
     sizes_of,
 )
 from milepost.shapes.names import find_shape
 from milepost.shapes.shape import ModelShape
-from milepost.sim.cost.by_name import MOST_RANKS, default_hardware
+from milepost.sim.cost.by_name import default_hardware
 from milepost.sim.cost.hardware import Hardware, find_hardware
-from milepost.sim.cost.part_work import RankSizes
 
-__all__ = ["Sides", "choose_prefill", "decode_side", "prefill_instances", "read_sides"]
+__all__ = ["Looked", "Sides", "choose_prefill", "decode_side", "look", "prefill_instances", "read_sides"]
 
 DECODE_STEP_TOKENS = 256
 """Tokens of a decode step that activations have room for."""
@@ -56,7 +56,11 @@ def read_sides(ask: DisaggQuestion) -> Sides:
     check_ranks(shape, deployment)
     if ask.prefill_tensor_parallel:
         prefill = msgspec.structs.replace(
-            deployment, tensor_parallel=ask.prefill_tensor_parallel, context_parallel=1
+            deployment,
+            tensor_parallel=ask.prefill_tensor_parallel,
+            data_parallel=ask.prefill_data_parallel,
+            expert_parallel=0,
+            context_parallel=1,
         )
         try:
             check_ranks(shape, prefill)
@@ -89,36 +93,29 @@ def decode_side(ask: DisaggQuestion, sides: Sides, mix: Mix) -> DecodeRate:
         kv_itemsize=KV_DTYPES[deployment.kv_dtype],
         state_itemsize=STATE_DTYPES[deployment.state_dtype],
     )
-    while True:
-        instance = _decode_instance(ask, sides.shape, hardware, sizes)
-        more = msgspec.structs.replace(sizes, data_parallel=2 * sizes.data_parallel)
-        roomy = instance.largest_batch(mix.held_tokens, ask.slots) >= 1
-        if roomy or deployment.data_parallel or more.ranks > MOST_RANKS:
-            return decode_rate(instance, mix, ask)
-        sizes = more
-
-
-def _decode_instance(
-    ask: DisaggQuestion, shape: ModelShape, hardware: Hardware, sizes: RankSizes
-) -> Instance:
-    return Instance(
-        shape,
+    instance = Instance(
+        sides.shape,
         hardware,
         sizes,
-        memory_share=ask.deployment.memory_share,
+        memory_share=deployment.memory_share,
         chunk_tokens=ask.chunk_tokens,
         tokens_per_step=DECODE_STEP_TOKENS,
     )
+    if not deployment.data_parallel:
+        instance = instance.roomy(mix.held_tokens, ask.slots) or instance
+    return decode_rate(instance, mix, ask)
 
 
-def prefill_instances(ask: DisaggQuestion, sides: Sides, hardware: Hardware) -> list[Instance]:
-    """The prefill instances that are looked at on some hardware.
+def prefill_instances(
+    ask: DisaggQuestion, sides: Sides, hardware: Hardware, longest_tokens: int
+) -> list[Instance]:
+    """The prefill instances that are looked at on some hardware, with room for the longest prompt if any has.
 
     Raises:
         ConfigError: none holds the weights.
     """
     deployment = ask.deployment
-    return [
+    found = [
         Instance(
             sides.shape,
             hardware,
@@ -135,6 +132,9 @@ def prefill_instances(ask: DisaggQuestion, sides: Sides, hardware: Hardware) -> 
             state_itemsize=STATE_DTYPES[deployment.state_dtype],
         )
     ]
+    if ask.prefill_data_parallel:
+        return found
+    return [instance.roomy(longest_tokens) or instance for instance in found]
 
 
 class Looked(NamedTuple):
@@ -142,6 +142,16 @@ class Looked(NamedTuple):
 
     rate: PrefillRate
     refused: str
+
+
+def look(instance: Instance, sides: Sides, mix: Mix, ask: DisaggQuestion) -> Looked:
+    """What an instance takes, and whether it can be used."""
+    rate, longest = prefill_rate(instance, sides.sizes, mix, ask), mix.longest_tokens
+    if instance.largest_batch(longest) < 1:
+        return Looked(rate, f"no room for {longest:,} tokens")
+    if rate.utilization <= 0.0:
+        return Looked(rate, f"TTFT {rate.ttft_alone_seconds:.3g} s")
+    return Looked(rate, "")
 
 
 def choose_prefill(
@@ -152,16 +162,8 @@ def choose_prefill(
     Raises:
         ConfigError: none has room for the longest prompt, or none meets the TTFT limit; with the best.
     """
-    longest = max(share.prompt_tokens for share in mix.shares)
-    looked = []
-    for instance in instances:
-        rate = prefill_rate(instance, sides.sizes, mix, ask)
-        refused = ""
-        if instance.largest_batch(longest) < 1:
-            refused = f"no room for a prompt of {longest:,} tokens beside the weights"
-        elif rate.utilization <= 0.0:
-            refused = f"TTFT of {rate.ttft_alone_seconds:.3g} s without any wait"
-        looked.append(Looked(rate, refused))
+    longest = mix.longest_tokens
+    looked = [look(instance, sides, mix, ask) for instance in instances]
     usable = [one.rate for one in looked if not one.refused]
     if not usable:
         raise ConfigError(_none_usable(ask, looked, longest))
@@ -179,10 +181,5 @@ def _none_usable(ask: DisaggQuestion, looked: Sequence[Looked], longest: int) ->
             f"request at percentile {ask.ttft_percentile:g} ({best.late.uncached_tokens:,} uncached tokens) "
             f"take at best, on {where}. Given: {ask.ttft_limit_seconds:g} s."
         )
-    one = max((one.rate.instance for one in looked), key=lambda instance: instance.free_bytes)
-    need = one.request_bytes(longest)
-    return (
-        f"A prompt of {longest:,} tokens must fit a prefill device beside the weights. It takes {need:,.0f} "
-        f"bytes there, free are {max(0, one.free_bytes):,} ({one.name} on {one.hardware.name}). Raise "
-        "--prefill-dp or --prefill-tp, or take --kv-dtype fp8."
-    )
+    roomiest = max((one.rate.instance for one in looked), key=lambda instance: instance.free_bytes)
+    return no_room(roomiest, "prefill", longest)

@@ -1,23 +1,22 @@
-"""Bytes, times and KV throughput by length: of the model, of other models, and published ones beside ours."""
+"""Bytes, times and KV throughput by length, of the model and of others."""
 
 from __future__ import annotations
 
 from milepost.errors import ConfigError
 from milepost.planner.deployment import KV_DTYPES, STATE_DTYPES
 from milepost.planner.disagg.instances import Instance, arrangements
-from milepost.planner.disagg.plan import ModelExport, PublishedExport, RequestTransfer
+from milepost.planner.disagg.plan import ModelExport, RequestTransfer
 from milepost.planner.disagg.published import EXPORTS
 from milepost.planner.disagg.question import DisaggQuestion
-from milepost.planner.disagg.rates import sizes_of
-from milepost.planner.disagg.sheets import note_parts, prefill_breakdown
+from milepost.planner.disagg.rates import RequestSizes, sizes_of
+from milepost.planner.disagg.sheets import note_parts, number_key, prefill_breakdown
 from milepost.planner.disagg.sides import Sides
 from milepost.planner.disagg.streaming import transfer_exposed
 from milepost.planner.worksheet import Worksheet
 from milepost.shapes.names import SHAPES, find_shape
-from milepost.sim.cost.hardware import Hardware, find_hardware
-from milepost.sim.cost.part_work import RankSizes
+from milepost.sim.cost.hardware import Hardware
 
-__all__ = ["EXPORT_TOKENS", "LENGTHS", "other_models", "published_exports", "transfers"]
+__all__ = ["EXPORT_TOKENS", "LENGTHS", "note_sent", "other_models", "transfers"]
 
 LENGTHS = (8 * 1024, 32 * 1024, 128 * 1024, 256 * 1024)
 EXPORT_TOKENS = 32 * 1024
@@ -82,7 +81,7 @@ def _transfer(
     )
 
 
-def other_models(sides: Sides, ask: DisaggQuestion) -> tuple[ModelExport, ...]:
+def other_models(sheet: Worksheet, sides: Sides, ask: DisaggQuestion) -> tuple[ModelExport, ...]:
     """What other models export at `EXPORT_TOKENS` on the prefill side's hardware, in their best arrangement.
 
     Raises:
@@ -90,19 +89,20 @@ def other_models(sides: Sides, ask: DisaggQuestion) -> tuple[ModelExport, ...]:
         CheckpointError: a config that can't be read.
     """
     if ask.against is not None:
-        return tuple(_other(sides.prefill_hardware, ask, name) for name in ask.against)
+        names = list(dict.fromkeys(ask.against))
+        return tuple(_other(sheet, sides.prefill_hardware, ask, name) for name in names)
     known = [export.shape for export in EXPORTS if export.shape in SHAPES and export.shape != sides.model]
-    return tuple(one for name in known if (one := _if_it_fits(sides.prefill_hardware, ask, name)))
+    return tuple(one for name in known if (one := _if_it_fits(sheet, sides.prefill_hardware, ask, name)))
 
 
-def _if_it_fits(hardware: Hardware, ask: DisaggQuestion, name: str) -> ModelExport | None:
+def _if_it_fits(sheet: Worksheet, hardware: Hardware, ask: DisaggQuestion, name: str) -> ModelExport | None:
     try:
-        return _other(hardware, ask, name)
+        return _other(sheet, hardware, ask, name)
     except ConfigError:  # nobody asked for this one
         return None
 
 
-def _other(hardware: Hardware, ask: DisaggQuestion, name: str) -> ModelExport:
+def _other(sheet: Worksheet, hardware: Hardware, ask: DisaggQuestion, name: str) -> ModelExport:
     deployment = ask.deployment
     known, shape = find_shape(name)
     kv, state = KV_DTYPES[deployment.kv_dtype], STATE_DTYPES[deployment.state_dtype]
@@ -112,7 +112,16 @@ def _other(hardware: Hardware, ask: DisaggQuestion, name: str) -> ModelExport:
         for ranks in arrangements(shape, hardware, 0, 0, kv_itemsize=kv, state_itemsize=state)
     ]
     best = max(instances, key=lambda one: one.groups / one.prefill_seconds(EXPORT_TOKENS, 0) / one.devices)
-    seconds, sent = best.prefill_seconds(EXPORT_TOKENS, 0), sizes.sent(EXPORT_TOKENS)
+    seconds = best.prefill_seconds(EXPORT_TOKENS, 0)
+    key = f"other.{number_key(known)}"
+    if f"{key}.sent_bytes" in sheet:  # of another file with the same name
+        key = f"{key}_{len(sheet.derivations)}"
+    sent = note_sent(sheet, key, sizes, EXPORT_TOKENS)
+    sheet.given(f"{key}.prefill_seconds", seconds, "seconds", "roofline, docs/cost-model.md", best.name)
+    sheet.given(f"{key}.groups", best.groups, "groups", "arrangement of most prompts a device")
+    rate = sheet.derive(
+        f"{key}.kv_bytes_per_second", f"{key}.groups * {key}.sent_bytes / {key}.prefill_seconds", "bytes/s"
+    )
     return ModelExport(
         model=known,
         prompt_tokens=EXPORT_TOKENS,
@@ -120,37 +129,16 @@ def _other(hardware: Hardware, ask: DisaggQuestion, name: str) -> ModelExport:
         devices=best.devices,
         sent_bytes=round(sent),
         prefill_seconds=seconds,
-        kv_bytes_per_second=best.groups * sent / seconds,
+        kv_bytes_per_second=rate,
     )
 
 
-def published_exports() -> tuple[PublishedExport, ...]:
-    """Published KV throughputs of 8 H200 beside ours at TP8, for the models whose shape is known."""
-    hardware, found = find_hardware("h200"), []
-    for export in EXPORTS:
-        if export.shape not in SHAPES:
-            continue
-        _, shape = find_shape(export.shape)
-        try:
-            instance = Instance(
-                shape, hardware, RankSizes(tensor_parallel=8), memory_share=1.0, chunk_tokens=8192
-            )
-        except ConfigError:  # heads that 8 ranks don't divide
-            continue
-        sizes = sizes_of(shape, 2, 4)
-        for tokens, published in export.bytes_per_second.items():
-            seconds = instance.prefill_seconds(tokens, 0)
-            predicted = sizes.sent(tokens) / seconds
-            found.append(
-                PublishedExport(
-                    model=export.model,
-                    shape=export.shape,
-                    prompt_tokens=tokens,
-                    published_bytes_per_second=published,
-                    predicted_bytes_per_second=predicted,
-                    ratio=predicted / published,
-                    published_prefill_seconds=sizes.sent(tokens) / published,
-                    predicted_prefill_seconds=seconds,
-                )
-            )
-    return tuple(found)
+def note_sent(sheet: Worksheet, key: str, sizes: RequestSizes, tokens: int) -> float:
+    """Bytes of a request of some model, derived as ``KEY.sent_bytes``."""
+    if f"{key}.state_bytes" not in sheet:
+        sheet.given(f"{key}.state_bytes", sizes.state_bytes, "bytes", "config.json")
+        sheet.given(f"{key}.kv_bytes_per_token", sizes.kv_bytes_per_token, "bytes", "config.json")
+    sheet.given(f"{key}.prompt_tokens", tokens, "tokens", "where models are compared")
+    return sheet.derive(
+        f"{key}.sent_bytes", f"{key}.state_bytes + {key}.prompt_tokens * {key}.kv_bytes_per_token", "bytes"
+    )

@@ -19,7 +19,7 @@ __all__ = ["plot_data"]
 _ROW = 34
 _LABEL_CHARS = 24
 _SHORT_FROM = 10_000
-_FINE_DECADES = 1.5
+_FINE_DECADES = 2.5
 _MOST_TICKS = 16
 _SECOND_TURN = 0.5
 """Opacity of bars that take a colour again."""
@@ -34,7 +34,10 @@ def plot_data(plot: Plot) -> dict[str, Any]:
     y = [value for series, _ in shown for value in series.y]
     if plot.kind == "bars":
         return {"views": [_bars(plot, shown, list(dict.fromkeys(x)))]}
-    layout = {"xaxis": _axis(plot.x_name, x, log=plot.log_x), "yaxis": _axis(plot.y_name, y, log=plot.log_y)}
+    layout = {
+        "xaxis": _axis(plot.x_name, x, log=plot.log_x, own_ticks=True),
+        "yaxis": _axis(plot.y_name, y, log=plot.log_y),
+    }
     data = [_line(plot, series, look) for series, look in shown]
     return {"views": [{"name": plot.title, "data": data, "layout": layout}]}
 
@@ -98,7 +101,7 @@ def _bars(plot: Plot, shown: Sequence[tuple[Series, int]], rows: list[float | st
     return {"name": plot.title, "data": data, "layout": layout}
 
 
-def _axis(name: str, values: Sequence[float | str], *, log: bool) -> dict[str, Any]:
+def _axis(name: str, values: Sequence[float | str], *, log: bool, own_ticks: bool = False) -> dict[str, Any]:
     axis: dict[str, Any] = {"title": {"text": escape(name)}}
     numbers = [value for value in values if not isinstance(value, str) and math.isfinite(value)]
     if len(numbers) < len([value for value in values if isinstance(value, str)]):
@@ -106,14 +109,14 @@ def _axis(name: str, values: Sequence[float | str], *, log: bool) -> dict[str, A
     positive = [value for value in numbers if value > 0]
     axis["tickformat"] = "~s" if max(numbers, default=0) >= _SHORT_FROM else "~g"
     if log and positive:
-        return axis | _log_axis(sorted(set(positive)))
+        return axis | _log_axis(sorted(set(positive)), own_ticks=own_ticks)
     return axis | {"rangemode": "tozero" if positive == numbers else "normal"}
 
 
-def _log_axis(values: Sequence[float]) -> dict[str, Any]:
-    """Few values are ticks of their own, as contexts in powers of two are; of many only decades."""
+def _log_axis(values: Sequence[float], *, own_ticks: bool) -> dict[str, Any]:
+    """With decades as ticks, or with the values if they are few, as contexts in powers of two are."""
     low, high = math.log10(values[0]), math.log10(values[-1])
-    if 1 < len(values) <= _MOST_TICKS:
+    if own_ticks and 1 < len(values) <= _MOST_TICKS:
         pad = 0.04 * (high - low)
         base = 1024 if all(value % 1024 == 0 for value in values) else 1000
         ticks = {"tickvals": [*values], "ticktext": [_tick(value, base) for value in values]}

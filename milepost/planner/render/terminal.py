@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rich import box
 from rich.console import RenderableType
 from rich.constrain import Constrain
 from rich.markup import escape
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from milepost.planner.render.terminal_tables import table_parts
 from milepost.planner.report import Drawing, Report, Section, Table
 
 __all__ = ["rendered"]
@@ -20,13 +20,18 @@ _TEXT_WIDTH = 100
 _BEST = "chosen"
 
 
-def rendered(report: Report) -> Iterator[RenderableType]:
-    """What rich prints, from top to bottom: the figures that answer, then each section, then the notes."""
+def rendered(report: Report, *, width: int) -> Iterator[RenderableType]:
+    """What rich prints, from top to bottom: the figures that answer, then each section, then the notes.
+
+    Args:
+        report: what is shown.
+        width: characters of a line, into which tables are made to fit.
+    """
     yield Text(report.title, style="bold")
     if report.headline:
         yield _headline(report)
     for section in report.sections:
-        yield from _section(section)
+        yield from _section(section, width)
     if report.notes:
         yield from _heading("Notes", "")
         yield from (_sentence(note, bullet="- ") for note in report.notes)
@@ -41,19 +46,14 @@ def _headline(report: Report) -> RichTable:
     return table
 
 
-def _section(section: Section) -> Iterator[RenderableType]:
+def _section(section: Section, width: int) -> Iterator[RenderableType]:
     if not (section.lead or section.tables or section.drawings):
         return  # plots alone, which a terminal can't show
     yield from _heading(section.title, section.lead)
     for place, table in enumerate(section.tables):
         if place or section.lead:
             yield ""
-        if table.title:
-            yield Text(table.title, style="italic")
-        yield _table(table)
-        marked = f"* {_BEST}." if table.best is not None else ""
-        if note := " ".join(filter(None, (marked, table.note))):
-            yield _sentence(note)
+        yield from _table(table, width)
     for drawing in section.drawings:
         yield from _drawing(drawing)
 
@@ -74,20 +74,16 @@ def _sentence(text: str, *, bullet: str = "") -> RenderableType:
     return Constrain(grid, _TEXT_WIDTH)
 
 
-def _table(table: Table) -> RichTable:
-    """A table of rich's; the row that is recommended is bold and marked, which a pipe keeps."""
-    marked = table.best is not None
-    headed = any(column.name for column in table.columns)
-    shown = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, show_header=headed)
-    if marked:
-        shown.add_column("")
-    for column in table.columns:
-        shown.add_column(escape(column.name), justify="right" if column.numeric else "left", overflow="fold")
-    for place, row in enumerate(table.rows):
-        best = place == table.best
-        mark = ["*" if best else ""] if marked else []
-        shown.add_row(*mark, *map(escape, row), style="bold" if best else None)
-    return shown
+def _table(table: Table, width: int) -> Iterator[RenderableType]:
+    if table.title:
+        yield Text(table.title, style="italic")
+    for place, part in enumerate(table_parts(table, width)):
+        if place:
+            yield ""
+        yield part
+    marked = f"* {_BEST}." if table.best is not None else ""
+    if note := " ".join(filter(None, (marked, table.note))):
+        yield _sentence(note)
 
 
 def _drawing(drawing: Drawing) -> Iterator[RenderableType]:

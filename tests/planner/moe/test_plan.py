@@ -13,7 +13,8 @@ import pytest
 
 from milepost.errors import ConfigError
 from milepost.planner.deployment import Deployment
-from milepost.planner.moe.facts import experts_of
+from milepost.planner.device_memory import free_memory
+from milepost.planner.moe.facts import can_multicast, experts_of
 from milepost.planner.moe.plan import MoePlan, plan_moe
 from milepost.planner.moe.question import MoeQuestion
 from milepost.planner.worksheet import explain
@@ -74,6 +75,9 @@ def test_degrees_divide_the_ranks_and_memory_says_which_fit(wide: MoePlan) -> No
         assert degree.experts_per_rank * degree.ranks == 896
         held = rank_weight_bytes(K3, 1, 32, expert_parallel=degree.ranks)
         assert degree.weight_bytes == pytest.approx(held, abs=1)
+        sizes = RankSizes(data_parallel=32, expert_parallel=degree.ranks)
+        room = free_memory(K3, find_hardware("gb300"), sizes, memory_share=0.9, tokens_per_step=8192)
+        assert degree.free_bytes == pytest.approx(room.free_bytes, abs=2)
 
 
 def test_degrees_are_whole_groups() -> None:
@@ -111,7 +115,12 @@ def test_the_fewest_ranks_are_taken_where_none_are_given() -> None:
 @pytest.mark.parametrize("phase", ["decode", "prefill"])
 @pytest.mark.parametrize(
     ("model", "hardware", "degrees"),
-    [("kimi-k3", "gb300", (16, 32)), ("kimi-k3", "mi355x", (32,)), ("kimi-linear", "h200", (2, 8))],
+    [
+        ("kimi-k3", "gb300", (16, 32)),
+        ("kimi-k3", "mi355x", (32,)),
+        ("kimi-k3", "mi300x", (32,)),
+        ("kimi-linear", "h200", (2, 8)),
+    ],
 )
 def test_even_ranks_take_what_the_roofline_says(
     model: str, hardware: str, degrees: tuple[int, ...], phase: str
@@ -248,6 +257,12 @@ def test_a_tail_that_needs_multicast_is_taken_where_there_is_some(
     )
 
 
+def test_a_device_alone_multicasts_to_nobody() -> None:
+    alone = msgspec.structs.replace(find_hardware("gb300"), domain_devices=1)
+    assert can_multicast(find_hardware("gb300"), MoeQuestion())
+    assert not can_multicast(alone, MoeQuestion())
+
+
 def test_a_group_with_its_own_copy_dispatches_nothing_and_several_do() -> None:
     found = plan({"tensor_parallel": 8, "data_parallel": 4})
     own, several = found.degree(8).at("decode"), found.degree(16).at("decode")
@@ -272,6 +287,7 @@ def test_what_follows_the_exchange_by_hand(model: str) -> None:
     if shape.experts.latent:
         expected += 6e-6 + tokens * shape.experts.width / link + shape.experts.latent_up / memory
     assert known["decode.end.seconds"] == pytest.approx(expected)
+    assert known["decode.shared.seconds"] == pytest.approx(shape.experts.shared_parameters / memory)
 
 
 def test_one_rank_a_group_needs_no_sum() -> None:

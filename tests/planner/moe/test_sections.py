@@ -65,6 +65,17 @@ def test_both_widths_stand_side_by_side(k3: Report) -> None:
     assert [row[1:] for row in table(k3, "Bytes").rows] == [("172 kB", "6,144"), ("344 kB", "3,072")]
 
 
+def test_uneven_ranks_are_shown_by_load_and_by_time() -> None:
+    question = MoeQuestion(deployment=Deployment(data_parallel=32), load="zipf(1)")
+    found = plan_moe(question)
+    known = {(one.ranks, one.phase, one.placement): one for one in found.balance}
+    even, numbered = known[32, "prefill", "even"], known[32, "prefill", "numbered"]
+    [row] = [row for row in table(moe_report(found), "Balance").rows if row[:2] == ("32", "prefill")]
+    assert row[2] == f"{numbered.max_over_mean:.3f}"
+    assert row[5] == f"{numbered.serial_seconds / even.serial_seconds - 1:+.1%}"
+    assert numbered.serial_seconds > 2 * even.serial_seconds
+
+
 def test_only_degrees_that_fit_are_balanced(k3: Report) -> None:
     assert {row[0] for row in table(k3, "Balance").rows} == {"16", "32"}
 
@@ -74,6 +85,7 @@ def test_published_times_stand_beside_the_formulas_for_k3_alone(k3: Report) -> N
         k3, "Tails under tensor parallelism", "Beside the published times on 8 ranks"
     ).rows
     assert published == ("published", "13.20", "10.62", "-19.5%")
+    assert here[0] == ("here, 1 token", "18.12", "15.11", "-16.6%")
     assert [row[0] for row in here] == ["here, 1 token", "here, 8 tokens", "here, 16 tokens"]
     toy = report(model="milepost-toy-k3", hardware="h100", data_parallel=2)
     assert not any("published" in one.title for one in tables(toy))

@@ -112,7 +112,7 @@ def test_plots_are_plain_data_and_gaps_are_null() -> None:
     assert lines["data"][1]["y"] == [5.0, None, 0.5]
     assert lines["layout"]["xaxis"]["ticktext"] == ["1k", "8k", "128k"]
     assert lines["layout"]["yaxis"]["type"] == "log"
-    assert lines["layout"]["yaxis"]["ticktext"] == ["0.5", "1", "2", "3", "5"]
+    assert "tickvals" not in lines["layout"]["yaxis"], "what is measured has round ticks"
     bars = data["p1"]["views"][0]
     assert [one["y"] for one in bars["data"]] == [[0, 1, 2], [0]]
     assert bars["layout"]["yaxis"]["ticktext"][0] == "8"

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from milepost.planner.render.page import to_html
 from milepost.planner.render.terminal import rendered
+from milepost.planner.render.terminal_tables import table_parts
 from milepost.planner.report import Column, Report, Section, Table
 from tests.planner.render.reports import make_report
 
@@ -17,7 +18,7 @@ from tests.planner.render.reports import make_report
 def text_of(report: Report, width: int = 120) -> str:
     console = Console(width=width, highlight=False)
     with console.capture() as captured:
-        console.print(*rendered(report), sep="\n")
+        console.print(*rendered(report, width=width), sep="\n")
     return captured.get()
 
 
@@ -84,3 +85,30 @@ def test_columns_without_names_have_no_heading() -> None:
     )
     assert text_of(report).split() == ["t", "s", "a", "1"]
     assert "<thead>" not in to_html(report)
+
+
+def test_a_table_that_is_too_wide_is_told_in_parts() -> None:
+    names = [f"column {place}" for place in range(9)]
+    row = tuple(f"{place},000,000 kB" for place in range(9))
+    table = Table(columns=tuple(map(Column, names)), rows=(row, row), best=0)
+    report = Report(
+        title="t", headline=(), sections=(Section(title="s", tables=(table,)),), notes=(), derivations=()
+    )
+    lines = text_of(report, 60).splitlines()
+    assert all(len(line) <= 60 for line in lines)
+    rows = [line.split("   ") for line in lines if "kB" in line]
+    told = [[cell.strip(" *") for cell in row if cell.strip(" *")] for row in rows]
+    assert all(cells[0] == row[0] for cells in told), "each part begins with the first column"
+    assert [cell for cells in told[::2] for cell in cells[1:]] == [*row[1:]]
+    assert told[::2] == told[1::2]
+    assert text_of(report, 250).count("column 0") == 1
+
+
+@pytest.mark.parametrize("width", [10, 30])
+def test_numbers_are_never_cut(width: int) -> None:
+    table = Table(columns=(Column("a", numeric=False), Column("b")), rows=(("word " * 9, "1,234,567,890"),))
+    parts = [*table_parts(table, width)]
+    assert len(parts) == 1
+    console = Console(width=200)
+    assert parts[0].columns[1].min_width == 13
+    assert console.measure(parts[0]).minimum >= 13
