@@ -45,7 +45,7 @@ def tail_check(plan: MoePlan) -> Table | None:
             Column("change"),
         ),
         rows=tuple(rows),
-        note="Nothing is fitted. Latencies of a collective and of a kernel are the hardware description's "
-        "round numbers; launches that overlap the kernel before, and weights that are still in the L2 cache, "
+        note="Nothing is fitted to these times. Latencies of a collective and of a kernel are the hardware "
+        "description's; launches that overlap the kernel before, and weights that are still in the L2 cache, "
         "are left out, so absolute times are high.",
     )
