@@ -23,6 +23,7 @@ from milepost.planner.disagg.streaming import Chunk
 from milepost.shapes.shape import ModelShape
 from milepost.sim.cost.by_name import MOST_RANKS, ranks_that_fit
 from milepost.sim.cost.hardware import Hardware
+from milepost.sim.cost.parallel import divides_heads
 from milepost.sim.cost.part_work import RankSizes, StepParts
 from milepost.sim.cost.roofline import RooflineCost
 from milepost.sim.cost.step_work import StepWork
@@ -229,12 +230,11 @@ def arrangements(
     Raises:
         ConfigError: none of them holds the weights.
     """
-    heads = [layer.heads for layer in (shape.recurrent, shape.attention) if layer is not None]
     tried = [tensor_parallel] if tensor_parallel else _TENSOR_PARALLEL
     found: list[RankSizes] = []
     refused: ConfigError | None = None
     for ranks in tried:
-        if any(count % ranks for count in heads) and not tensor_parallel:
+        if not tensor_parallel and not divides_heads(shape, ranks):
             continue
         try:
             groups = data_parallel or ranks_that_fit(hardware, shape, ranks) // ranks

@@ -407,7 +407,7 @@ def test_published_throughputs_stand_beside_ours() -> None:
         ({"prefill_tensor_parallel": 7}, "On the prefill side"),
         ({"prefill_hardware": "h20x"}, "Did you mean 'h200'?"),
         ({"deployment": Deployment(hardware="none")}, "Hardware must be one of"),
-        ({"deployment": Deployment(state_dtype="fp7")}, "--state-dtype must be one of"),
+        ({"deployment": Deployment(state_dtype="fp7")}, "state_dtype must be one of"),
         ({"deployment": Deployment(data_parallel=8)}, "--dp 16, 16 devices, is the least"),
         (
             {"prefill_tensor_parallel": 1, "prefill_data_parallel": 8},
