@@ -9,7 +9,7 @@ from milepost.errors import ConfigError
 from milepost.shapes.shape import ModelShape
 from milepost.sim.cost.parallel import check_parallel
 
-__all__ = ["KV_DTYPES", "STATE_DTYPES", "Deployment", "check_ranks", "itemsize"]
+__all__ = ["KV_DTYPES", "STATE_DTYPES", "Deployment", "check_ranks"]
 
 KV_DTYPES = {"bf16": 2, "fp8": 1, "fp32": 4}
 """Bytes of a cached KV element."""
@@ -43,13 +43,26 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     state_dtype: str = "fp32"
     memory_share: float = 0.9
 
+    @property
+    def kv_itemsize(self) -> int:
+        """Bytes of a cached KV element.
 
-def itemsize(option: str, dtype: str, known: dict[str, int]) -> int:
-    """Bytes of an element.
+        Raises:
+            ConfigError: an unknown dtype.
+        """
+        return _itemsize("kv_dtype", self.kv_dtype, KV_DTYPES)
 
-    Raises:
-        ConfigError: an unknown dtype.
-    """
+    @property
+    def state_itemsize(self) -> int:
+        """Bytes of an element of the recurrent matrices.
+
+        Raises:
+            ConfigError: an unknown dtype.
+        """
+        return _itemsize("state_dtype", self.state_dtype, STATE_DTYPES)
+
+
+def _itemsize(option: str, dtype: str, known: dict[str, int]) -> int:
     if dtype not in known:
         raise ConfigError(one_of(option, dtype, known))
     return known[dtype]

@@ -118,7 +118,7 @@ def moe(**options: Any) -> None:  # noqa: ANN401  # checked where they are taken
     three ways in which a LatentMoE layer can end under tensor parallelism. Nothing is run.
     """
     from milepost.planner.moe.plan import plan_moe
-    from milepost.planner.moe.sections import moe_report
+    from milepost.planner.moe.report import moe_report
 
     outputs = take_outputs(options)
     deployment = take_deployment(options)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from milepost.planner.deployment import KV_DTYPES, STATE_DTYPES
 from milepost.planner.device_memory import derive_free_memory, part_key
 from milepost.planner.disagg.instances import Instance
 from milepost.planner.disagg.lengths import Mix
@@ -40,7 +39,7 @@ def note_sizes(sheet: Worksheet, sides: Sides, ask: DisaggQuestion) -> None:
         sheet.given(
             "state.matrix_elements", layer.matrix_elements, "elements", CONFIG, "of all heads of a layer"
         )
-        sheet.given("state.itemsize", STATE_DTYPES[deployment.state_dtype], "bytes", "--state-dtype")
+        sheet.given("state.itemsize", deployment.state_itemsize, "bytes", "--state-dtype")
         sheet.given("state.conv_channels", layer.conv_channels(), "channels", CONFIG)
         sheet.given("state.conv_window", layer.conv_window, "inputs", CONFIG)
         sheet.derive(
@@ -54,7 +53,7 @@ def note_sizes(sheet: Worksheet, sides: Sides, ask: DisaggQuestion) -> None:
         sheet.given("state_bytes", 0, "bytes", f"{CONFIG}: no recurrent layer")
     row = shape.attention.row_dim if shape.attention else 0
     sheet.given("kv.row_elements", row, "elements", CONFIG, "of a token in an attention layer")
-    sheet.given("kv.itemsize", KV_DTYPES[deployment.kv_dtype], "bytes", "--kv-dtype")
+    sheet.given("kv.itemsize", deployment.kv_itemsize, "bytes", "--kv-dtype")
     sheet.derive("kv_bytes_per_token", "attention_layers * kv.row_elements * kv.itemsize", "bytes")
     sheet.derive(
         "all_attention.kv_bytes_per_token",

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from milepost.errors import ConfigError
-from milepost.planner.deployment import KV_DTYPES, STATE_DTYPES, check_ranks, itemsize
+from milepost.planner.deployment import check_ranks
 from milepost.planner.disagg.instances import Instance, arrangements
 from milepost.planner.disagg.lengths import Mix
 from milepost.planner.disagg.question import DisaggQuestion
@@ -51,8 +51,7 @@ def read_sides(ask: DisaggQuestion) -> Sides:
     """
     deployment = ask.deployment
     name, shape = find_shape(deployment.model)
-    kv = itemsize("--kv-dtype", deployment.kv_dtype, KV_DTYPES)
-    state = itemsize("--state-dtype", deployment.state_dtype, STATE_DTYPES)
+    sizes = sizes_of(shape, deployment.kv_itemsize, deployment.state_itemsize)
     check_ranks(shape, deployment)
     if ask.prefill_tensor_parallel:
         prefill = msgspec.structs.replace(
@@ -70,7 +69,7 @@ def read_sides(ask: DisaggQuestion) -> Sides:
     return Sides(
         model=name,
         shape=shape,
-        sizes=sizes_of(shape, kv, state),
+        sizes=sizes,
         prefill_hardware=find_hardware(ask.prefill_hardware) if ask.prefill_hardware else decode_hardware,
         decode_hardware=decode_hardware,
     )
@@ -90,8 +89,8 @@ def decode_side(ask: DisaggQuestion, sides: Sides, mix: Mix) -> DecodeRate:
         deployment.data_parallel,
         expert_parallel=deployment.expert_parallel,
         context_parallel=deployment.context_parallel,
-        kv_itemsize=KV_DTYPES[deployment.kv_dtype],
-        state_itemsize=STATE_DTYPES[deployment.state_dtype],
+        kv_itemsize=deployment.kv_itemsize,
+        state_itemsize=deployment.state_itemsize,
     )
     instance = Instance(
         sides.shape,
@@ -128,8 +127,8 @@ def prefill_instances(
             hardware,
             ask.prefill_tensor_parallel,
             ask.prefill_data_parallel,
-            kv_itemsize=KV_DTYPES[deployment.kv_dtype],
-            state_itemsize=STATE_DTYPES[deployment.state_dtype],
+            kv_itemsize=deployment.kv_itemsize,
+            state_itemsize=deployment.state_itemsize,
         )
     ]
     if ask.prefill_data_parallel:

@@ -70,7 +70,6 @@ def _check_outputs(trace: Trace) -> None:
 
 def _simulated(trace: Trace, ask: DisaggQuestion) -> tuple[list[_Row], str]:
     """Hits of each request by a replay through the prefix cache, each request served alone."""
-    from milepost.planner.deployment import KV_DTYPES, STATE_DTYPES
     from milepost.sim.runs import RequestOutcome, RunSpec
     from milepost.sim.sweep.point import run_point
 
@@ -84,8 +83,8 @@ def _simulated(trace: Trace, ask: DisaggQuestion) -> tuple[list[_Row], str]:
             model=ask.deployment.model,
             budget_bytes=ask.simulated_bytes,
             policy=ask.snapshot_policy,
-            kv_itemsize=KV_DTYPES[ask.deployment.kv_dtype],
-            state_itemsize=STATE_DTYPES[ask.deployment.state_dtype],
+            kv_itemsize=ask.deployment.kv_itemsize,
+            state_itemsize=ask.deployment.state_itemsize,
         ),
         trace,
         keep,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from milepost.errors import ConfigError
-from milepost.planner.deployment import KV_DTYPES, STATE_DTYPES
 from milepost.planner.disagg.instances import Instance, arrangements
 from milepost.planner.disagg.plan import ModelExport, RequestTransfer
 from milepost.planner.disagg.published import EXPORTS
@@ -105,7 +104,7 @@ def _if_it_fits(sheet: Worksheet, hardware: Hardware, ask: DisaggQuestion, name:
 def _other(sheet: Worksheet, hardware: Hardware, ask: DisaggQuestion, name: str) -> ModelExport:
     deployment = ask.deployment
     known, shape = find_shape(name)
-    kv, state = KV_DTYPES[deployment.kv_dtype], STATE_DTYPES[deployment.state_dtype]
+    kv, state = deployment.kv_itemsize, deployment.state_itemsize
     sizes = sizes_of(shape, kv, state)
     instances = [
         Instance(shape, hardware, ranks, memory_share=deployment.memory_share, chunk_tokens=ask.chunk_tokens)

@@ -15,6 +15,7 @@ from milepost.planner.worksheet import Worksheet
 from milepost.shapes.shape import ModelShape
 from milepost.sim.cost.by_name import ranks_that_fit
 from milepost.sim.cost.hardware import Hardware
+from milepost.sim.cost.parallel import divides_heads
 
 __all__ = ["resolved_device"]
 
@@ -137,7 +138,7 @@ def _nearest(
     heads = [layer.heads for layer in (shape.recurrent, shape.attention) if layer is not None]
     best: tuple[int, int] | None = None
     for ranks in range(1, min(heads, default=1) + 1):
-        if any(count % ranks for count in heads) or ranks % context:
+        if not divides_heads(shape, ranks) or ranks % context:
             continue
         groups = _fewest_groups(shape, hardware, question, ranks, needs(ranks))
         if groups is not None and (best is None or (groups * ranks, -ranks) < (best[0], -best[1])):

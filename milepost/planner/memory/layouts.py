@@ -10,7 +10,6 @@ from milepost.memory.aligned import AlignedLayout, AlignmentSteps
 from milepost.memory.layout import PagedLayout
 from milepost.memory.lcm import LcmLayout
 from milepost.memory.named_layout import simulated_layout
-from milepost.planner.deployment import KV_DTYPES, STATE_DTYPES
 from milepost.planner.memory.pages import add_batch, add_pages, add_what_fits
 from milepost.planner.memory.question import MemoryQuestion
 from milepost.planner.memory.rank_sizes import CONV_ITEMSIZE, RankBytes
@@ -96,9 +95,9 @@ def lay_out(name: str, shape: ModelShape, question: MemoryQuestion) -> AnyLayout
         name,
         shape,
         block_size=question.kernel_alignment if name == "aligned" else question.block_size,
-        kv_itemsize=KV_DTYPES[deployment.kv_dtype],
+        kv_itemsize=deployment.kv_itemsize,
         conv_itemsize=CONV_ITEMSIZE,
-        recurrent_itemsize=STATE_DTYPES[deployment.state_dtype],
+        recurrent_itemsize=deployment.state_itemsize,
         tensor_parallel=deployment.tensor_parallel,
     )
     return cast(AnyLayout, layout)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from milepost.errors import ConfigError
-from milepost.planner.deployment import KV_DTYPES, STATE_DTYPES
 from milepost.planner.memory.question import MemoryQuestion
 from milepost.planner.memory.rank_sizes import CONV_ITEMSIZE
 from milepost.planner.worksheet import Worksheet
@@ -70,9 +69,9 @@ def measured_slots(
         budget_bytes=budget_bytes,
         layout=question.layout,
         tensor_parallel=deployment.tensor_parallel,
-        kv_itemsize=KV_DTYPES[deployment.kv_dtype],
+        kv_itemsize=deployment.kv_itemsize,
         conv_itemsize=CONV_ITEMSIZE,
-        state_itemsize=STATE_DTYPES[deployment.state_dtype],
+        state_itemsize=deployment.state_itemsize,
         token_budget=question.step_tokens,
         hardware=deployment.hardware or hardware.name,
     )

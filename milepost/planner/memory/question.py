@@ -8,7 +8,7 @@ from milepost.error_text import one_of
 from milepost.errors import ConfigError
 from milepost.memory.layout import DEFAULT_BLOCK_SIZE
 from milepost.memory.named_layout import SIMULATED_LAYOUTS
-from milepost.planner.deployment import KV_DTYPES, STATE_DTYPES, Deployment, itemsize
+from milepost.planner.deployment import Deployment
 
 __all__ = ["CONTEXTS", "MemoryQuestion", "check_question"]
 
@@ -63,12 +63,10 @@ def check_question(question: MemoryQuestion) -> None:
     """Refuse what no model could have.
 
     Raises:
-        ConfigError: an unknown layout or dtype, or a number that is out of its range.
+        ConfigError: an unknown layout, or a number that is out of its range.
     """
     if question.layout not in SIMULATED_LAYOUTS:
         raise ConfigError(one_of("layout", question.layout, SIMULATED_LAYOUTS))
-    itemsize("kv_dtype", question.deployment.kv_dtype, KV_DTYPES)
-    itemsize("state_dtype", question.deployment.state_dtype, STATE_DTYPES)
     for name in ("block_size", "kernel_alignment", "match_unit", "short_tokens", "step_tokens"):
         _within(name, getattr(question, name), 1, _MOST_TOKENS)
     _within("drafts", question.drafts, 0, 1_024)

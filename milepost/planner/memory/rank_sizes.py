@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from milepost.planner.deployment import KV_DTYPES, STATE_DTYPES, Deployment, itemsize
+from milepost.planner.deployment import Deployment
 from milepost.planner.worksheet import Worksheet
 from milepost.shapes.shape import AttentionShape, ModelShape, RecurrentShape
 
@@ -84,15 +84,15 @@ def rank_bytes(sheet: Worksheet, model: str, shape: ModelShape, deployment: Depl
 
 
 def _state(sheet: Worksheet, config: str, layer: RecurrentShape | None, deployment: Deployment) -> None:
+    itemsize = deployment.state_itemsize
     if layer is None or not sheet["recurrent_layers"]:
         sheet.given("layer_state_bytes", 0, "bytes", config, "no layer keeps a state")
     else:
-        size = itemsize("state_dtype", deployment.state_dtype, STATE_DTYPES)
         channels = layer.conv_channels(deployment.tensor_parallel)
         sheet.given("state.heads", layer.heads, "heads", config)
         sheet.given("state.rows", layer.rows, "", config, "rows of a head's matrix: the width of its value")
         sheet.given("state.row_dim", layer.row_dim, "", config, "elements of a row: the width of its key")
-        sheet.given("state.itemsize", size, "bytes", f"--state-dtype {deployment.state_dtype}")
+        sheet.given("state.itemsize", itemsize, "bytes", f"--state-dtype {deployment.state_dtype}")
         sheet.given("conv.window", layer.conv_window, "inputs", f"{config}, and --drafts", "past inputs kept")
         sheet.given("conv.channels", channels, "", config, "of the rank: values, queries and keys")
         sheet.given("conv.itemsize", CONV_ITEMSIZE, "bytes", "the model's dtype, bf16")
@@ -109,12 +109,12 @@ def _state(sheet: Worksheet, config: str, layer: RecurrentShape | None, deployme
 
 
 def _token(sheet: Worksheet, config: str, layer: AttentionShape | None, deployment: Deployment) -> None:
+    itemsize = deployment.kv_itemsize
     if layer is None or not sheet["attention_layers"]:
         sheet.given("row_bytes", 0, "bytes", config, "no layer keeps a row a token")
     else:
-        size = itemsize("kv_dtype", deployment.kv_dtype, KV_DTYPES)
         sheet.given("kv.row_dim", layer.row_dim, "", config, "elements of a token's row on the rank")
-        sheet.given("kv.itemsize", size, "bytes", f"--kv-dtype {deployment.kv_dtype}")
+        sheet.given("kv.itemsize", itemsize, "bytes", f"--kv-dtype {deployment.kv_dtype}")
         sheet.derive("row_bytes", "kv.row_dim * kv.itemsize", "bytes", meaning="a token in one layer")
     sheet.derive(
         "token_bytes", "attention_layers * row_bytes", "bytes", meaning="a token on a rank that holds it"

@@ -106,7 +106,7 @@ def _note_hardware(sheet: Worksheet, hardware: Hardware, question: MoeQuestion) 
 
 
 def _note_rates(sheet: Worksheet, experts: ExpertsShape, hardware: Hardware) -> None:
-    peak, dtype = _expert_peak(experts, hardware)
+    dtype, peak = hardware.peak_flops.of_experts(experts.bytes_per_parameter)
     sheet.given("device.expert_peak", peak, "FLOP/s", f"hardware {hardware.name}: {dtype}", "for experts")
     assumed = "share of the peak that is reached: an assumption"
     for entry, formula, unit in (
@@ -117,17 +117,3 @@ def _note_rates(sheet: Worksheet, experts: ExpertsShape, hardware: Hardware) -> 
         ("rate.bf16", "device.bf16_peak * efficiency.compute", "FLOP/s"),
     ):
         sheet.derive(entry, formula, unit, meaning=assumed)
-
-
-def _expert_peak(experts: ExpertsShape, hardware: Hardware) -> tuple[float, str]:
-    """FLOP/s at which experts run, and the dtype.
-
-    Packed experts (below a byte a parameter) run at the FP8 rate where there are FP4 units, for activations
-    are MXFP8 (as K3 was trained); without such units they are unpacked to bf16. FP8 experts run at the FP8
-    rate.
-    """
-    peak, size = hardware.peak_flops, experts.bytes_per_parameter
-    quantised = (size < 1 and peak.fp4 is not None) or 1 <= size < 2
-    if quantised and peak.fp8 is not None:
-        return peak.fp8, "fp8"
-    return peak.bf16, "bf16"

@@ -29,6 +29,7 @@ from milepost.sim.cost.part_work import (
     LAUNCHES,
     RankSizes,
     StepParts,
+    bank_reads,
 )
 from milepost.sim.cost.roofline import PartCost
 
@@ -50,7 +51,7 @@ def derive_fixed(sheet: Worksheet, shape: ModelShape) -> None:
         )
     sites = "recurrent_layers + attention_layers + dense_layers + moe_layers + 1"
     sheet.derive("residual.sites", sites, "", meaning="norms that read the residual")
-    sheet.given("residual.reads", _bank_reads(shape), "", CONFIG, "banks that Attention Residuals read")
+    sheet.given("residual.reads", bank_reads(shape), "", CONFIG, "banks that Attention Residuals read")
     sheet.derive(
         "residual.token_bytes",
         "item_bytes * hidden_size * (residual.reads + 4 * residual.sites + 2)",
@@ -58,18 +59,6 @@ def derive_fixed(sheet: Worksheet, shape: ModelShape) -> None:
         meaning="read and written for a token by all norms and sums",
     )
     _kernels(sheet, shape)
-
-
-def _bank_reads(shape: ModelShape) -> int:
-    """Rows of banks that one token reads in all layers; 0 with plain residuals."""
-    if shape.attn_res_block is None:
-        return 0
-    banked = read = 0
-    for block in range(shape.blocks):
-        read += banked
-        banked += block % shape.attn_res_block == 0
-        read += banked
-    return read + banked
 
 
 def _kernels(sheet: Worksheet, shape: ModelShape) -> None:

@@ -114,7 +114,7 @@ def derive_rates(sheet: Worksheet, hardware: Hardware, shape: ModelShape) -> Non
     sheet.derive("rate.memory", "hardware.memory_rate * efficiency.memory", "bytes/s")
     sheet.derive("rate.cache", "hardware.memory_rate * efficiency.cache", "bytes/s")
     if shape.experts is not None:
-        dtype, peak = _expert_peak(hardware, shape.experts.bytes_per_parameter)
+        dtype, peak = hardware.peak_flops.of_experts(shape.experts.bytes_per_parameter)
         sheet.given("hardware.expert_flops", peak, "FLOP/s", f"{sheet_of}, products of experts in {dtype}")
         sheet.derive("rate.experts", "hardware.expert_flops * efficiency.experts", "FLOP/s")
     for name in (
@@ -147,15 +147,6 @@ def derive_rates(sheet: Worksheet, hardware: Hardware, shape: ModelShape) -> Non
             f"max({near}_latency_seconds, {far}_latency_seconds) if {beyond} else {near}_latency_seconds",
             "seconds",
         )
-
-
-def _expert_peak(hardware: Hardware, bytes_per_parameter: float) -> tuple[str, float]:
-    """Dtype and peak of products with experts: FP8 where they are packed and there are units for it."""
-    peak = hardware.peak_flops
-    unpacked = bytes_per_parameter >= 2.0 or (bytes_per_parameter < 1.0 and peak.fp4 is None)
-    if unpacked or peak.fp8 is None:
-        return "bf16", peak.bf16
-    return "fp8", peak.fp8
 
 
 def layers_of(shape: ModelShape) -> dict[str, str]:

@@ -10,7 +10,7 @@ import msgspec
 
 from milepost.errors import InputError
 from milepost.memory.layout import DEFAULT_BLOCK_SIZE
-from milepost.planner.deployment import KV_DTYPES, STATE_DTYPES, Deployment, check_ranks, itemsize
+from milepost.planner.deployment import Deployment, check_ranks
 from milepost.planner.device_memory import free_memory
 from milepost.planner.slots.measure import slots_of
 from milepost.shapes.names import find_shape
@@ -70,8 +70,8 @@ def requests_of_trace(trace: Trace, deployment: Deployment, token_budget: int = 
     sizes = RankSizes(
         tensor_parallel=tensor,
         data_parallel=deployment.data_parallel or ranks // tensor,
-        kv_itemsize=itemsize("kv_dtype", deployment.kv_dtype, KV_DTYPES),
-        state_itemsize=itemsize("state_dtype", deployment.state_dtype, STATE_DTYPES),
+        kv_itemsize=deployment.kv_itemsize,
+        state_itemsize=deployment.state_itemsize,
     )
     budget = token_budget or TOKEN_BUDGET
     free = free_memory(shape, hardware, sizes, memory_share=deployment.memory_share, tokens_per_step=budget)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from milepost.errors import ConfigError
-from milepost.planner.deployment import KV_DTYPES, STATE_DTYPES, Deployment, check_ranks, itemsize
+from milepost.planner.deployment import Deployment, check_ranks
 from milepost.planner.device_memory import FreeMemory
 from milepost.planner.serve.derive_plan import derive_plan, prefill_chunk
 from milepost.planner.serve.question import ServeQuestion, check_question
@@ -187,10 +187,7 @@ def _check_budget(question: ServeQuestion) -> None:
 def _candidates(shape: ModelShape, hardware: Hardware, question: ServeQuestion) -> list[RankSizes]:
     """The divisions to be tried: those of a search, or the deployment's one."""
     deployment = question.deployment
-    items = (
-        itemsize("kv_dtype", deployment.kv_dtype, KV_DTYPES),
-        itemsize("state_dtype", deployment.state_dtype, STATE_DTYPES),
-    )
+    items = (deployment.kv_itemsize, deployment.state_itemsize)
     if question.gpus is not None:
         if question.batch:
             raise ConfigError("A search chooses the batch. Given: a batch and gpus. Leave out one of them.")

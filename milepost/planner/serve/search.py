@@ -17,6 +17,7 @@ from milepost.planner.serve.request_memory import largest_batch
 from milepost.planner.serve.steady import Arrangement, ServePoint
 from milepost.shapes.shape import ModelShape
 from milepost.sim.cost.hardware import Hardware
+from milepost.sim.cost.parallel import divides_heads
 from milepost.sim.cost.part_work import RankSizes
 
 __all__ = [
@@ -154,9 +155,8 @@ def divisions(shape: ModelShape, ranks: int, itemsizes: tuple[int, int]) -> Iter
         ranks: devices of the replica.
         itemsizes: bytes of an element of KV and of a state.
     """
-    heads = [layer.heads for layer in (shape.recurrent, shape.attention) if layer is not None]
     for tensor in _divisors(ranks):
-        if any(count % tensor for count in heads):
+        if not divides_heads(shape, tensor):
             continue
         for experts in _expert_ranks(shape, tensor, ranks):
             for context in _context_ranks(shape, tensor):

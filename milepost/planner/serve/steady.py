@@ -203,17 +203,9 @@ class Arrangement:
         flops = weights / BF16 * 2.0 * batch * spec.drafts / self.sizes.tensor_parallel
         compute = flops / (hardware.peak_flops.bf16 * share.compute)
         operations = 2 * spec.draft_layers if self.sizes.tensor_parallel > 1 else 0
-        waiting = operations * self.all_reduce_latency_seconds
+        waiting = operations * hardware.link(self.sizes.tensor_parallel)[1]
         launches = DRAFT_KERNELS * spec.draft_layers * hardware.kernel_seconds
         return max(memory, compute) + spec.draft_passes * (waiting + launches)
-
-    @property
-    def all_reduce_latency_seconds(self) -> float:
-        """Of one all-reduce among the ranks that share the heads."""
-        hardware = self.hardware
-        if self.sizes.tensor_parallel > hardware.domain_devices:
-            return max(hardware.interconnect_latency_seconds, hardware.scale_out_latency_seconds)
-        return hardware.interconnect_latency_seconds
 
     # -- the steady state -----------------------------------------------------------------------
 

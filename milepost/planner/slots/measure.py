@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from milepost.errors import InputError
-from milepost.planner.deployment import KV_DTYPES, STATE_DTYPES, Deployment, itemsize
+from milepost.planner.deployment import Deployment
 from milepost.sim.runs import RunResult, RunSpec, StateUse
 from milepost.sim.sweep.point import run_point
 from milepost.sim.traces.options import TraceOptions
@@ -120,8 +120,8 @@ def spec_of(deployment: Deployment, budget_bytes: int) -> RunSpec:
         hardware=deployment.hardware,
         budget_bytes=budget_bytes,
         tensor_parallel=deployment.tensor_parallel,
-        kv_itemsize=itemsize("kv_dtype", deployment.kv_dtype, KV_DTYPES),
-        state_itemsize=itemsize("state_dtype", deployment.state_dtype, STATE_DTYPES),
+        kv_itemsize=deployment.kv_itemsize,
+        state_itemsize=deployment.state_itemsize,
         max_num_seqs=_MOST_SEQS,
         queueing=True,
     )

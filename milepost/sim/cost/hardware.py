@@ -30,6 +30,15 @@ class PeakFlops(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     fp8: float | None = None
     fp4: float | None = None
 
+    def of_experts(self, bytes_per_parameter: float) -> tuple[str, float]:
+        """Dtype and peak of the products with routed experts whose parameters take so many bytes.
+
+        MXFP4 weights with MXFP8 activations (as K3 was trained) run at the FP8 rate; without FP4 units they
+        are unpacked to bf16. FP8 weights run at the FP8 rate.
+        """
+        unpacked = bytes_per_parameter >= 2.0 or (bytes_per_parameter < 1.0 and self.fp4 is None)
+        return ("bf16", self.bf16) if unpacked or self.fp8 is None else ("fp8", self.fp8)
+
 
 class Efficiency(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Shares of the peak that are reached, 0 < share <= 1.
@@ -127,6 +136,16 @@ class Hardware(
                 )
         if not self.name or not self.sources or not self.date:
             raise ConfigError(f"Hardware {self.name!r} must have a name, sources and a date of its figures.")
+
+    def link(self, ranks: int) -> tuple[float, float]:
+        """Peak bytes/s and latency in seconds among so many ranks; beyond a domain of the slower links."""
+        bandwidth, latency = self.interconnect_bytes_per_second, self.interconnect_latency_seconds
+        if ranks <= self.domain_devices:
+            return bandwidth, latency
+        return (
+            min(bandwidth, self.scale_out_bytes_per_second),
+            max(latency, self.scale_out_latency_seconds),
+        )
 
 
 def hardware_names() -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from milepost.model_spec import ModelSpec
 from milepost.shapes.of_spec import shape_of
 from milepost.shapes.shape import ModelShape
 
-__all__ = ["check_parallel"]
+__all__ = ["check_parallel", "divides_heads"]
 
 
 def check_parallel(
@@ -57,6 +57,11 @@ def check_parallel(
     _must_divide("context_parallel", context_parallel, ranks)
     if expert_parallel:
         _check_experts(shape, tensor_parallel, data_parallel, expert_parallel)
+
+
+def divides_heads(shape: ModelShape, ranks: int) -> bool:
+    """Whether so many ranks can share the heads of every layer."""
+    return not any(layer.heads % ranks for layer in (shape.recurrent, shape.attention) if layer is not None)
 
 
 def _check_experts(shape: ModelShape, tensor_parallel: int, data_parallel: int | None, given: int) -> None:

@@ -51,16 +51,15 @@ __all__ = [
     "COLLECTIVES",
     "COPIES",
     "EXCHANGE_ROUNDS",
-    "HEAD_PART",
     "LAUNCHES",
     "SNAPSHOTS",
     "Collective",
     "PartWork",
     "RankSizes",
     "StepParts",
+    "bank_reads",
 ]
 
-HEAD_PART = HEAD
 SNAPSHOTS = "snapshot writes"
 COPIES = "page copies"
 COLLECTIVES = "collectives"
@@ -392,14 +391,17 @@ def _residual_bytes(shape: ModelShape) -> float:
     """Bytes that the norms and residual sums of all layers move for each token, the embedding's row too."""
     row = ITEM * shape.hidden_size
     sites = shape.recurrent_layers + shape.attention_layers + shape.dense_layers + shape.moe_layers + 1
+    # Sum and what is added are read; the sum and its norm are written.
+    return float(row * (bank_reads(shape) + 4 * sites + 2))
+
+
+def bank_reads(shape: ModelShape) -> int:
+    """Banked rows that Attention Residuals read for a token, in all layers; 0 with plain residuals."""
     if shape.attn_res_block is None:
-        # Sum and what is added are read; the sum and its norm are written.
-        return float(4 * row * sites + 2 * row)
-    banked = 0
-    read = 0
-    for layer in range(shape.blocks):
+        return 0
+    banked = read = 0
+    for block in range(shape.blocks):
         read += banked
-        banked += layer % shape.attn_res_block == 0
+        banked += block % shape.attn_res_block == 0
         read += banked
-    read += banked  # before the output head
-    return float(row * (read + 4 * sites) + 2 * row)
+    return read + banked  # before the output head

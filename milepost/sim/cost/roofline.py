@@ -128,22 +128,12 @@ class RooflineCost:
         peak = hardware.peak_flops
         flops, memory = peak.bf16 * share.compute, share.memory
         if name == EXPERTS:
-            flops = self._expert_flops() * share.experts
+            flops = peak.of_experts(self._expert_bytes)[1] * share.experts
         elif name == self._parts.attention_name:
             flops, memory = peak.bf16 * share.attention, share.cache
         elif name == self._parts.recurrence_name:
             flops = peak.bf16 * share.recurrence
         return flops, hardware.memory_bytes_per_second * memory
-
-    def _expert_flops(self) -> float:
-        """Peak of the products with routed experts.
-
-        MXFP4 weights with MXFP8 activations run at the FP8 rate; without FP4 units they are unpacked to bf16.
-        """
-        peak = self.hardware.peak_flops
-        if self._expert_bytes >= 2.0 or (self._expert_bytes < 1.0 and peak.fp4 is None):
-            return peak.bf16
-        return peak.fp8 or peak.bf16
 
     def _rated(self, part: PartWork) -> tuple[float, float]:
         """Seconds of its FLOPs, and of its bytes."""
@@ -165,10 +155,7 @@ class RooflineCost:
         hardware = self.hardware
         waiting = sending = sent = 0.0
         for kind in self._parts.collectives(tokens):
-            bandwidth, latency = hardware.interconnect_bytes_per_second, hardware.interconnect_latency_seconds
-            if kind.ranks > hardware.domain_devices:
-                bandwidth = min(bandwidth, hardware.scale_out_bytes_per_second)
-                latency = max(latency, hardware.scale_out_latency_seconds)
+            bandwidth, latency = hardware.link(kind.ranks)
             sent += kind.bytes
             waiting += kind.operations * latency
             sending += kind.bytes / (bandwidth * hardware.efficiency.network)

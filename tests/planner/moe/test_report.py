@@ -7,7 +7,7 @@ import pytest
 from milepost.planner.deployment import Deployment
 from milepost.planner.moe.plan import plan_moe
 from milepost.planner.moe.question import MoeQuestion
-from milepost.planner.moe.sections import moe_report
+from milepost.planner.moe.report import moe_report
 from milepost.planner.moe.wording import size
 from milepost.planner.report import Report, Table
 
