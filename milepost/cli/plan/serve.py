@@ -157,7 +157,7 @@ def _question(options: dict[str, Any]) -> ServeQuestion:
     deployment = take_deployment(options)
     traced = _traced(options, deployment)
     given, answer = _tokens("--input", options["input_tokens"]), _tokens("--output", options["output_tokens"])
-    prompt = _first(given, traced and traced.input_tokens, _INPUT)
+    prompt = _first(given, traced.input_tokens if traced else None, _INPUT)
     hits = _hits(prompt, options["hit_tokens"], options["hit_rate"])
     if hits is None:
         # Of another prompt's length the trace's hits say nothing.
@@ -165,14 +165,14 @@ def _question(options: dict[str, Any]) -> ServeQuestion:
     return ServeQuestion(
         deployment=deployment,
         input_tokens=prompt,
-        output_tokens=_first(answer, traced and traced.output_tokens, _OUTPUT),
+        output_tokens=_first(answer, traced.output_tokens if traced else None, _OUTPUT),
         hit_tokens=hits,
         batch=options["batch"],
         token_budget=options["token_budget"],
         ttft_limit_seconds=_limit("--ttft", options["ttft"]),
         tpot_limit_seconds=_limit("--tpot", options["tpot"]),
         price_per_hour=options["price"],
-        slots=_first(options["slots"], traced and traced.slots, 1.0),
+        slots=_first(options["slots"], traced.slots if traced else None, 1.0),
         slots_source=traced.source if traced and options["slots"] is None else "--slots",
         lengths_source=f"{traced.source}, or given" if traced else "",
         notes=traced.notes if traced else (),
