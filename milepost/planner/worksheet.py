@@ -27,6 +27,7 @@ from milepost.planner.formulas import Number, evaluate, names_in
 __all__ = ["Derivation", "Worksheet", "explain", "listed", "number_text", "value_text"]
 
 _TOLERANCE = 1e-9
+_UNITS = ("_seconds", "_bytes", "_tokens", "_ratio", "_share")
 
 
 class Derivation(msgspec.Struct, frozen=True, kw_only=True):
@@ -141,12 +142,21 @@ def explain(derivations: Sequence[Derivation], name: str) -> str:
         ConfigError: no such number; the message has the nearest name.
     """
     known = {entry.name: entry for entry in derivations}
+    name = _without_unit(name, known)
     if name not in known:
         raise ConfigError(
             f"--explain takes the name of a number of this plan. Given: {name!r:.100}.{nearest(name, known)} "
             "Use --explain list for all names."
         )
     return "\n".join(_tree(known, name))
+
+
+def _without_unit(name: str, known: Mapping[str, Derivation]) -> str:
+    """A plan's field, whose name ends in its unit, as the number's name: "ttft_seconds" is "ttft"."""
+    for unit in _UNITS:
+        if name not in known and name.removesuffix(unit) in known:
+            return name.removesuffix(unit)
+    return name
 
 
 def _tree(known: Mapping[str, Derivation], name: str) -> Iterator[str]:

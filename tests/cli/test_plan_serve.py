@@ -39,7 +39,7 @@ def error_line(capture: Capture, *arguments: str) -> str:
 
 def test_options_reach_the_plan(capsys: Capture) -> None:
     arguments = (
-        "--tp 8 --dp 2 --ep 8 --cp 2 --kv-dtype fp8 --input 4096 --output 256 --hit-rate 0.5 --slots 2 "
+        "--tp 8 --dp 2 --ep 8 --cp 2 --kv-dtype fp8 --input 4k --output 256 --hit-rate 0.5 --slots 2 "
         "--ttft 1.5s --tpot-limit 40ms --price 3 --token-budget 4096 --drafts 7 --acceptance 3.85 "
         "--draft-states snapshots"
     )
@@ -107,8 +107,17 @@ def test_lengths_hits_and_slots_come_from_a_trace_unless_given(capsys: Capture, 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("--tpot abc", "--tpot must be a time such as 2, 2s or 500ms. Given: 'abc'."),
-        ("--ttft -1", "ttft_limit_seconds must be above 0 and at most 1e+09. Given: -1.0."),
+        ("--tpot abc", "--tpot must be a time above 0 such as 2, 2s or 500ms. Given: 'abc'."),
+        (
+            "--tpot 50",
+            "--tpot without a unit is in seconds: write 50ms, or 50s if that is meant. Given: '50'.",
+        ),
+        (
+            "--ttft 2000",
+            "--ttft without a unit is in seconds: write 2000ms, or 2000s if that is meant. Given: '2000'.",
+        ),
+        ("--input 8q", "--input must be tokens, such as 8192, 128k (of 1,024) or 1M. Given: '8q'."),
+        ("--ttft -1", "--ttft must be a time above 0 such as 2, 2s or 500ms. Given: '-1'."),
         ("--gpus 8-", "--gpus must be a number or a range such as 8-64. Given: '8-'."),
         ("--gpus 8-4", "A range of gpus must go up. Given: 8-4."),
         ("--hit-rate 1", "--hit-rate must be at least 0 and below 1. Given: 1.0."),

@@ -133,6 +133,16 @@ def test_an_unknown_name_is_one_line_with_the_nearest() -> None:
     assert "--explain list" in message
 
 
+def test_a_plan_s_field_with_its_unit_names_the_number() -> None:
+    made = Worksheet()
+    made.given("ttft", 1.5, "seconds", "a test")
+    made.given("state_bytes", 8, "bytes", "a test")
+    assert explain(made.derivations, "ttft_seconds") == explain(made.derivations, "ttft")
+    assert explain(made.derivations, "state_bytes").startswith("state_bytes")
+    with pytest.raises(ConfigError, match="'state_seconds'"):
+        explain(made.derivations, "state_seconds")
+
+
 def test_every_number_of_a_long_chain_is_told() -> None:
     chain = Worksheet()
     chain.given("n0", 1, "", "here")

@@ -12,6 +12,7 @@ from milepost.cli.option_groups import GroupedCommand, option_group
 from milepost.cli.options import examples
 from milepost.cli.plan.options import deployment_options, take_deployment
 from milepost.cli.plan.outputs import finish, output_options, take_outputs
+from milepost.cli.plan.quantities import seconds_of
 from milepost.cli.trace_options import open_trace, take_trace_options, trace_options
 from milepost.errors import ConfigError
 from milepost.planner.disagg.question import STREAMING, DisaggQuestion
@@ -36,22 +37,8 @@ def _bytes_a_second(option: str, text: str) -> float:
         ) from None
 
 
-def _seconds(option: str, text: str | None) -> float:
-    """Seconds out of text such as 2, 2s or 500ms; 0 where nothing was given."""
-    if text is None:
-        return 0.0
-    number, scale = text.strip().lower(), 1.0
-    for unit, one in (("ms", 1e-3), ("s", 1.0)):
-        if number.endswith(unit):
-            number, scale = number.removesuffix(unit), one
-            break
-    try:
-        found = float(number) * scale
-    except ValueError:
-        found = 0.0
-    if not found > 0:
-        raise ConfigError(f"{option} must be a time above 0 such as 2, 2s or 500ms. Given: {text!r:.60}.")
-    return found
+def _limit(option: str, text: str | None) -> float:
+    return 0.0 if text is None else seconds_of(option, text)
 
 
 def _counts(text: str) -> tuple[int, int]:
@@ -250,8 +237,8 @@ def _question(options: dict[str, Any]) -> DisaggQuestion:
         slots=options["slots"],
         streaming=options["streaming"],
         chunk_tokens=options["token_budget"],
-        tpot_limit_seconds=_seconds("--tpot", options["tpot"]),
-        ttft_limit_seconds=_seconds("--ttft", options["ttft"]),
+        tpot_limit_seconds=_limit("--tpot", options["tpot"]),
+        ttft_limit_seconds=_limit("--ttft", options["ttft"]),
         ttft_percentile=options["ttft_percentile"],
         utilization=options["utilization"],
         requests_per_second=_above_zero("--rate", options["rate"]),

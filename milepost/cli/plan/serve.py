@@ -12,6 +12,7 @@ from milepost.cli.option_groups import GroupedCommand, option_group
 from milepost.cli.options import examples
 from milepost.cli.plan.options import deployment_options, take_deployment
 from milepost.cli.plan.outputs import finish, output_options, take_outputs
+from milepost.cli.plan.quantities import seconds_of, tokens_of
 from milepost.cli.trace_options import open_trace, take_trace_options, trace_options
 from milepost.errors import ConfigError
 
@@ -29,14 +30,11 @@ _requests = option_group("Requests")
 _goal = option_group("Goal")
 _drafts = option_group("Speculative decoding")
 
-_SUFFIXES = {"ms": 1e-3, "us": 1e-6, "s": 1.0}
 _INPUT, _OUTPUT = 8192, 1024
 
 _OPTIONS = (
-    _requests("--input", "input_tokens", type=int, metavar="N", help="Tokens of a prompt.  [default: 8192]"),
-    _requests(
-        "--output", "output_tokens", type=int, metavar="N", help="Tokens of an answer.  [default: 1024]"
-    ),
+    _requests("--input", "input_tokens", metavar="TOKENS", help="Of a prompt: 8192, 128k.  [default: 8192]"),
+    _requests("--output", "output_tokens", metavar="TOKENS", help="Of an answer: 1024, 1k.  [default: 1024]"),
     _requests("--hit-tokens", type=int, metavar="N", help="Of a prompt, what a cache has.  [default: 0]"),
     _requests("--hit-rate", type=float, metavar="SHARE", help="The same as a share of the prompt."),
     _requests(
@@ -158,22 +156,23 @@ def _question(options: dict[str, Any]) -> ServeQuestion:
 
     deployment = take_deployment(options)
     traced = _traced(options, deployment)
-    prompt = _first(options["input_tokens"], traced and traced.input_tokens, _INPUT)
+    given, answer = _tokens("--input", options["input_tokens"]), _tokens("--output", options["output_tokens"])
+    prompt = _first(given, traced.input_tokens if traced else None, _INPUT)
     hits = _hits(prompt, options["hit_tokens"], options["hit_rate"])
     if hits is None:
         # Of another prompt's length the trace's hits say nothing.
-        hits = traced.hit_tokens if traced and options["input_tokens"] is None else 0
+        hits = traced.hit_tokens if traced and given is None else 0
     return ServeQuestion(
         deployment=deployment,
         input_tokens=prompt,
-        output_tokens=_first(options["output_tokens"], traced and traced.output_tokens, _OUTPUT),
+        output_tokens=_first(answer, traced.output_tokens if traced else None, _OUTPUT),
         hit_tokens=hits,
         batch=options["batch"],
         token_budget=options["token_budget"],
-        ttft_limit_seconds=_seconds("--ttft", options["ttft"]),
-        tpot_limit_seconds=_seconds("--tpot", options["tpot"]),
+        ttft_limit_seconds=_limit("--ttft", options["ttft"]),
+        tpot_limit_seconds=_limit("--tpot", options["tpot"]),
         price_per_hour=options["price"],
-        slots=_first(options["slots"], traced and traced.slots, 1.0),
+        slots=_first(options["slots"], traced.slots if traced else None, 1.0),
         slots_source=traced.source if traced and options["slots"] is None else "--slots",
         lengths_source=f"{traced.source}, or given" if traced else "",
         notes=traced.notes if traced else (),
@@ -212,18 +211,12 @@ def _hits(prompt: int, tokens: int | None, rate: float | None) -> int | None:
     return int(prompt * rate)
 
 
-def _seconds(option: str, text: str | None) -> float | None:
-    if text is None:
-        return None
-    number, scale = text.strip().lower(), 1.0
-    for suffix, one in _SUFFIXES.items():
-        if number.endswith(suffix):
-            number, scale = number.removesuffix(suffix), one
-            break
-    try:
-        return float(number) * scale
-    except ValueError:
-        raise ConfigError(f"{option} must be a time such as 2, 2s or 500ms. Given: {text!r:.100}.") from None
+def _limit(option: str, text: str | None) -> float | None:
+    return None if text is None else seconds_of(option, text)
+
+
+def _tokens(option: str, text: str | None) -> int | None:
+    return None if text is None else tokens_of(option, text)
 
 
 def _range(text: str | None) -> tuple[int, int] | None:

@@ -17,7 +17,7 @@ from milepost.sim.cost.by_name import ranks_that_fit
 from milepost.sim.cost.hardware import Hardware
 from milepost.sim.cost.parallel import divides_heads
 
-__all__ = ["resolved_device"]
+__all__ = ["note_of_groups", "resolved_device"]
 
 MOST_DEVICES = 1_024
 
@@ -41,10 +41,7 @@ def resolved_device(
     deployment = question.deployment
     ranks = deployment.tensor_parallel
 
-    def needs(tensor_parallel: int) -> int:
-        # Of the KV of a token every rank may hold all; of a state it has its heads.
-        return int(sheet["state_bytes"] * ranks / tensor_parallel + sheet["token_bytes"])
-
+    needs = _needs(sheet, ranks)
     groups = deployment.data_parallel
     if not groups:
         groups = _fewest_groups(shape, hardware, question, ranks, needs(ranks)) or 1
@@ -130,10 +127,54 @@ def _refusal(device: Device, model: str, hardware: Hardware, question: MemoryQue
     )
 
 
+def note_of_groups(
+    sheet: Worksheet, shape: ModelShape, hardware: Hardware, question: MemoryQuestion, groups: int
+) -> str | None:
+    """That groups were added because fewer don't hold the model, and how far fewer devices would; else None.
+
+    Args:
+        sheet: with `rank_bytes`'s numbers.
+        shape: the model.
+        hardware: the devices.
+        question: as `resolved_device` takes it.
+        groups: that were chosen.
+    """
+    deployment = question.deployment
+    ranks = deployment.tensor_parallel
+    if deployment.data_parallel or deployment.expert_parallel or groups == 1:
+        return None
+    needs = _needs(sheet, ranks)
+    smaller = _fewest_devices(shape, hardware, question, needs)
+    text = (
+        f"{groups:,} groups of {ranks:,} {hardware.name}: half as many leave too little beside the weights "
+        "(--dp chooses others)."
+    )
+    if smaller is not None and 2 * smaller[0] <= groups * ranks:
+        text += f" --tp {smaller[1]} takes {smaller[0]:,} devices instead of {groups * ranks:,}."
+    return text
+
+
+def _needs(sheet: Worksheet, ranks: int) -> Callable[[int], int]:
+    """Bytes of a state and a token on one rank, by tensor-parallel ranks; the sheet has those of `ranks`."""
+    # Of the KV of a token every rank may hold all; of a state it has its heads.
+    return lambda tensor_parallel: int(sheet["state_bytes"] * ranks / tensor_parallel + sheet["token_bytes"])
+
+
 def _nearest(
     shape: ModelShape, hardware: Hardware, question: MemoryQuestion, needs: Callable[[int], int]
 ) -> str:
     """The fewest devices that hold the model, at whatever tensor_parallel."""
+    best = _fewest_devices(shape, hardware, question, needs)
+    if best is None:
+        return f" Not even {MOST_DEVICES:,} {hardware.name} hold it: choose hardware with more memory."
+    division = f"tensor_parallel {best[1]} and data_parallel {best[0] // best[1]}"
+    return f" The fewest that hold it, in 1, 2, 4, ... groups: {best[0]} devices, {division}."
+
+
+def _fewest_devices(
+    shape: ModelShape, hardware: Hardware, question: MemoryQuestion, needs: Callable[[int], int]
+) -> tuple[int, int] | None:
+    """Devices, and the tensor-parallel ranks among them."""
     context = question.deployment.context_parallel
     heads = [layer.heads for layer in (shape.recurrent, shape.attention) if layer is not None]
     best: tuple[int, int] | None = None
@@ -143,7 +184,4 @@ def _nearest(
         groups = _fewest_groups(shape, hardware, question, ranks, needs(ranks))
         if groups is not None and (best is None or (groups * ranks, -ranks) < (best[0], -best[1])):
             best = groups * ranks, ranks
-    if best is None:
-        return f" Not even {MOST_DEVICES:,} {hardware.name} hold it: choose hardware with more memory."
-    division = f"tensor_parallel {best[1]} and data_parallel {best[0] // best[1]}"
-    return f" The fewest that hold it, in 1, 2, 4, ... groups: {best[0]} devices, {division}."
+    return best

@@ -9,7 +9,7 @@ import msgspec
 from milepost.errors import ConfigError
 from milepost.planner.deployment import check_ranks
 from milepost.planner.memory.device import Device
-from milepost.planner.memory.fitting import resolved_device
+from milepost.planner.memory.fitting import note_of_groups, resolved_device
 from milepost.planner.memory.layouts import PLAIN, LayoutPlan, lay_out, plan_layout
 from milepost.planner.memory.measured import MeasuredSlots, measured_slots, most_requests
 from milepost.planner.memory.question import MemoryQuestion, check_question
@@ -132,6 +132,7 @@ def plan_memory_of(
     sheet = Worksheet()
     sizes = rank_bytes(sheet, model, shape, deployment)
     data_parallel, device = resolved_device(sheet, model, whole, hardware, question)
+    grown = note_of_groups(sheet, whole, hardware, question, data_parallel)
     measured = None
     if trace is not None:
         measured = measured_slots(trace, question, hardware, device.budget_bytes)
@@ -159,7 +160,12 @@ def plan_memory_of(
             _batch_row(sheet, context, place, layouts) for place, context in enumerate(question.contexts)
         ),
         derivations=sheet.derivations,
-        notes=(*notes, *_notes(whole, question), *(measured.notes if measured else ())),
+        notes=(
+            *([grown] if grown else ()),
+            *notes,
+            *_notes(whole, question),
+            *(measured.notes if measured else ()),
+        ),
     )
 
 
@@ -266,6 +272,14 @@ def _notes(shape: ModelShape, question: MemoryQuestion) -> tuple[str, ...]:
         notes.append(
             "The workspace is an estimate (--explain workspace_bytes). Measure it on the engine that is "
             "used, and give it as --reserve."
+        )
+    deployment, rows = question.deployment, shape.attention
+    copies = (
+        min(deployment.tensor_parallel // max(1, rows.kv_heads), deployment.tensor_parallel) if rows else 1
+    )
+    if copies > 1 and deployment.context_parallel == 1:
+        notes.append(
+            f"{copies} of the --tp ranks hold the same KV. --cp {copies} divides it among them by tokens."
         )
     if question.drafts:
         notes.append(

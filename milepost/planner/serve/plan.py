@@ -341,7 +341,19 @@ def _notes(question: ServeQuestion, point: ServePoint) -> tuple[str, ...]:
         for name, limit, value in limits
         if limit is not None and value > limit
     ]
+    if question.gpus and question.ttft_limit_seconds is None and question.tpot_limit_seconds is None:
+        notes.append(_NO_LIMITS)
+    if point.mixed_share and point.mixed_step_seconds > STALL_STEPS * point.mean_step_seconds:
+        notes.append(
+            f"TPOT is a mean. {point.mixed_share:.1%} of the steps compute prompts and take "
+            f"{point.mixed_step_seconds:.3g} s, in which all answers stand still. A smaller --token-budget "
+            "makes that shorter."
+        )
     return tuple(notes)
+
+
+STALL_STEPS = 5.0
+"""Mean steps; a step with prompts that is longer is noted, as it is seen in a stream of tokens."""
 
 
 _ROOFLINE = (
@@ -351,5 +363,9 @@ _ROOFLINE = (
 _MIXING = (
     "Prefill and decode share the devices; all groups of ranks take a chunk of prompts in the same steps. "
     "Prompts arrive at random; TTFT is a mean, waiting included."
+)
+_NO_LIMITS = (
+    "No limits are given, so the division of most tokens/s/GPU is chosen, however late its tokens come. "
+    "Give --ttft and --tpot, such as --ttft 2 --tpot 50ms."
 )
 _MEMORY = "Memory is given to each request for its whole length. Cached prefixes need memory of their own."

@@ -172,6 +172,27 @@ def test_a_model_that_keeps_only_states() -> None:
     assert short.all_attention is None
 
 
+def test_groups_that_nobody_asked_for_are_noted_with_what_takes_fewer_devices() -> None:
+    lone = plan(Deployment(hardware="h200"))
+    assert lone.data_parallel == 256
+    assert lone.notes[0].startswith("256 groups of 1 h200")
+    assert "--tp 16 takes 16 devices instead of 256." in lone.notes[0]
+    eight = plan(Deployment(hardware="h200", tensor_parallel=8))
+    assert eight.notes[0].startswith("2 groups of 8 h200")
+    assert "instead of" not in eight.notes[0]
+    asked = plan(Deployment(hardware="h200", tensor_parallel=8, data_parallel=2))
+    assert not any("groups of" in note for note in asked.notes)
+
+
+@pytest.mark.parametrize(("model", "copies"), [("kimi-k3", 8), ("qwen3-next-80b-a3b", 4)])
+def test_ranks_that_hold_the_same_kv_are_noted(model: str, copies: int) -> None:
+    whole = plan(Deployment(model=model, tensor_parallel=8))
+    assert any(note.startswith(f"{copies} of the --tp ranks hold the same KV.") for note in whole.notes)
+    divided = plan(Deployment(model=model, tensor_parallel=8, context_parallel=copies))
+    assert divided.sizes.kv_bytes_per_token * copies == whole.sizes.kv_bytes_per_token
+    assert not any("hold the same KV" in note for note in divided.notes)
+
+
 def test_every_number_has_a_derivation() -> None:
     planned = plan(compare=True)
     told = explain(planned.derivations, "batch.paged.8k")

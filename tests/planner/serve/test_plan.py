@@ -48,6 +48,19 @@ def test_aggregated_serving_is_near_aiconfigurator() -> None:
     assert wide.expert_parallel > 8
 
 
+def test_what_a_mean_hides_is_noted() -> None:
+    """A search without limits takes any latency, and whole prompts in a step hold all answers up."""
+    free = plan_serve(ServeQuestion(deployment=Deployment(hardware="gb300"), gpus=(8, 8)))
+    assert any(note.startswith("No limits are given") for note in free.notes)
+    limited = msgspec.structs.replace(free.question, tpot_limit_seconds=0.05)
+    assert not any(note.startswith("No limits are given") for note in plan_serve(limited).notes)
+    whole = plan_serve(ServeQuestion(deployment=EIGHT, batch=8, token_budget=16_384))
+    assert whole.point.mixed_step_seconds > 10 * whole.point.mean_step_seconds
+    assert any("in which all answers stand still" in note for note in whole.notes)
+    small = plan_serve(ServeQuestion(deployment=EIGHT, batch=8, token_budget=512))
+    assert not any("stand still" in note for note in small.notes)
+
+
 @pytest.mark.parametrize(("ranks", "published"), [(8, 111.0), (16, 118.0)])
 def test_decode_of_one_sequence_is_near_published_speeds(ranks: int, published: float) -> None:
     """The launch post of vLLM: 111 and 118 tokens/s on GB300 at TP8 and TP16, 8k in, 1k out."""
