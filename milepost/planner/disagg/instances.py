@@ -23,7 +23,7 @@ from milepost.planner.disagg.streaming import Chunk
 from milepost.shapes.shape import ModelShape
 from milepost.sim.cost.by_name import MOST_RANKS, ranks_that_fit
 from milepost.sim.cost.hardware import Hardware
-from milepost.sim.cost.parallel import divides_heads
+from milepost.sim.cost.parallel import divides_heads, division_text
 from milepost.sim.cost.part_work import RankSizes, StepParts
 from milepost.sim.cost.roofline import RooflineCost
 from milepost.sim.cost.step_work import StepWork
@@ -76,7 +76,7 @@ class Instance:
     @property
     def name(self) -> str:
         """Such as "TP2 x DP4"."""
-        return f"TP{self.sizes.tensor_parallel} x DP{self.sizes.data_parallel}"
+        return division_text(self.sizes.tensor_parallel, self.sizes.data_parallel)
 
     @property
     def devices(self) -> int:

@@ -8,13 +8,13 @@ import msgspec
 
 from milepost.errors import ConfigError
 from milepost.planner.deployment import check_ranks
+from milepost.planner.figures import tokens_text
 from milepost.planner.memory.device import Device
 from milepost.planner.memory.fitting import resolved_device
 from milepost.planner.memory.layouts import PLAIN, LayoutPlan, lay_out, plan_layout
 from milepost.planner.memory.measured import MeasuredSlots, measured_slots, most_requests
 from milepost.planner.memory.question import MemoryQuestion, check_question
 from milepost.planner.memory.rank_sizes import RankBytes, rank_bytes, rank_shape
-from milepost.planner.memory.texts import tokens_text
 from milepost.planner.slots.batches import OTHERS_SLOTS
 from milepost.planner.worksheet import Derivation, Worksheet
 from milepost.shapes.names import find_shape

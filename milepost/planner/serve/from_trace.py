@@ -12,6 +12,7 @@ from milepost.errors import InputError
 from milepost.memory.layout import DEFAULT_BLOCK_SIZE
 from milepost.planner.deployment import Deployment, check_ranks
 from milepost.planner.device_memory import free_memory
+from milepost.planner.figures import bytes_text
 from milepost.planner.slots.measure import slots_of
 from milepost.shapes.names import find_shape
 from milepost.sim.cost.by_name import default_hardware, ranks_that_fit
@@ -92,7 +93,7 @@ def requests_of_trace(trace: Trace, deployment: Deployment, token_budget: int = 
     prompt = round(sum(request.num_prompt for request in trace.requests) / count)
     output = max(1, round(sum(request.num_output for request in trace.requests) / count))
     note = (
-        f"Of {count:,} requests of {trace.name}, simulated on one rank with {free.free_bytes / 1e9:,.1f} GB: "
+        f"Of {count:,} requests of {trace.name}, simulated on one rank with {bytes_text(free.free_bytes)}: "
         f"{found.needed_slots_mean:.3f} states needed a running request, {found.kept_slots_mean:,.1f} kept "
         f"as snapshots, {found.hit_rate:.1%} of the prompts' tokens hit; 90 % are at most "
         f"{found.context_p90_tokens:,.0f} tokens long, while the plan takes means."

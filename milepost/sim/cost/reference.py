@@ -15,6 +15,7 @@ import msgspec
 
 from milepost.shapes.names import find_shape
 from milepost.sim.cost.hardware import Hardware, find_hardware
+from milepost.sim.cost.parallel import division_text
 from milepost.sim.cost.part_work import RankSizes
 from milepost.sim.cost.roofline import RooflineCost
 from milepost.sim.cost.step_work import StepWork
@@ -69,7 +70,7 @@ class Reference(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     @property
     def division(self) -> str:
         """Such as "TP2 x DP8"."""
-        return f"TP{self.tensor_parallel} x DP{self.data_parallel}"
+        return division_text(self.tensor_parallel, self.data_parallel)
 
     @property
     def step(self) -> str:
