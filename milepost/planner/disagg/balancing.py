@@ -6,6 +6,7 @@ import math
 
 from milepost.errors import ConfigError
 from milepost.planner.disagg.balance import Counts, best_counts, colocated_requests, wait_seconds
+from milepost.planner.disagg.instances import largest_within, pairs_of
 from milepost.planner.disagg.lengths import Mix
 from milepost.planner.disagg.plan import Balance, Colocated
 from milepost.planner.disagg.question import DisaggQuestion
@@ -168,31 +169,15 @@ def _bound(counts: Counts, prefill: PrefillRate, decode: DecodeRate) -> str:
 
 
 def colocated_of(sheet: Worksheet, decode: DecodeRate, mix: Mix, ask: DisaggQuestion) -> Colocated:
-    """The decode side's instance prefilling, too."""
-    instance = decode.instance
-    filled = mix.mean(lambda share: instance.filled_seconds(share.uncached_tokens, share.cached_tokens))
-    requests, batch = colocated_requests(
-        lambda batch: instance.step_seconds(batch, mix.decode_context_tokens),
-        decode.batch,
-        instance.groups,
-        filled,
-        mix.output_tokens,
-        ask.tpot_limit_seconds,
-    )
-    sheet.given(
-        "colocated.filled_seconds", filled, "seconds", "roofline; mean over the mix", "of a decode group"
-    )
-    sheet.given("colocated.batch", batch, "requests", "the batch that serves most within the TPOT limit")
-    step = instance.step_seconds(batch, mix.decode_context_tokens)
-    sheet.given("colocated.step_seconds", step, "seconds", "roofline")
-    sheet.derive(
+    """The decode side's instance prefilling, too: prompts in steps of their own, or spread over all steps."""
+    apart = _apart(sheet, decode, mix, ask)
+    spread = _spread(sheet, decode, mix, ask)
+    requests = sheet.derive(
         "colocated.requests_per_second",
-        "min(decode.groups * colocated.batch / (tpot_limit_seconds * mix.output_tokens),"
-        " decode.groups * (1 - colocated.step_seconds / tpot_limit_seconds) / colocated.filled_seconds)",
+        "max(colocated.apart.requests_per_second, colocated.spread.requests_per_second)",
         "requests/s",
-        meaning="of one instance that prefills between its decode steps",
+        meaning="of one instance that prefills and decodes",
     )
-    sheet.check("colocated.requests_per_second", requests)
     per_device = sheet.derive(
         "colocated.output_tokens_per_second_per_device",
         "colocated.requests_per_second * mix.output_tokens / decode.devices",
@@ -204,9 +189,71 @@ def colocated_of(sheet: Worksheet, decode: DecodeRate, mix: Mix, ask: DisaggQues
         "times",
         meaning="of disaggregation",
     )
+    spreads = sheet["colocated.spread.requests_per_second"] >= requests
     return Colocated(
         requests_per_second=requests,
         output_tokens_per_second_per_device=per_device,
-        batch_per_group=batch,
+        batch_per_group=spread if spreads else apart,
         gain_ratio=gain,
     )
+
+
+def _apart(sheet: Worksheet, decode: DecodeRate, mix: Mix, ask: DisaggQuestion) -> int:
+    """Prompts in steps between those of decode; returns the batch."""
+    instance = decode.instance
+    filled = mix.mean(lambda share: instance.filled_seconds(share.uncached_tokens, share.cached_tokens))
+    requests, batch = colocated_requests(
+        lambda batch: instance.step_seconds(batch, mix.decode_context_tokens),
+        decode.batch,
+        instance.groups,
+        filled,
+        mix.output_tokens,
+        ask.tpot_limit_seconds,
+    )
+    prefix = "colocated.apart"
+    sheet.given(f"{prefix}.filled_seconds", filled, "seconds", "roofline; mean over the mix", "of a group")
+    sheet.given(f"{prefix}.batch", batch, "requests", "the batch that serves most within the TPOT limit")
+    step = instance.step_seconds(batch, mix.decode_context_tokens)
+    sheet.given(f"{prefix}.step_seconds", step, "seconds", "roofline")
+    sheet.derive(
+        f"{prefix}.requests_per_second",
+        f"min(decode.groups * {prefix}.batch / (tpot_limit_seconds * mix.output_tokens),"
+        f" decode.groups * (1 - {prefix}.step_seconds / tpot_limit_seconds) / {prefix}.filled_seconds)",
+        "requests/s",
+        meaning="prompts in steps of their own, between those of decode",
+    )
+    sheet.check(f"{prefix}.requests_per_second", requests)
+    return batch
+
+
+def _spread(sheet: Worksheet, decode: DecodeRate, mix: Mix, ask: DisaggQuestion) -> int:
+    """Prompts in chunks, as many tokens in each decode step as keep up with it; returns the batch.
+
+    What weights a decode step reads anyhow, these tokens use as well.
+    """
+    instance = decode.instance
+    uncached = max(1.0, mix.mean(lambda share: share.uncached_tokens))
+    pairs = mix.mean(lambda share: pairs_of(share.uncached_tokens, share.cached_tokens))
+    before = pairs / uncached
+
+    def seconds(batch: int) -> float:
+        tokens = batch * uncached / mix.output_tokens
+        return instance.spread_seconds(batch, mix.decode_context_tokens, tokens, before)
+
+    most = min(decode.batch, math.floor(instance.chunk_tokens * mix.output_tokens / uncached))
+    batch = largest_within(seconds, ask.tpot_limit_seconds, most)
+    prefix = "colocated.spread"
+    sheet.given(f"{prefix}.batch", batch, "requests", "the most within the TPOT limit")
+    sheet.given(
+        f"{prefix}.step_seconds",
+        seconds(max(1, batch)),
+        "seconds",
+        "roofline, with batch * uncached tokens / output tokens of prompts",
+    )
+    sheet.derive(
+        f"{prefix}.requests_per_second",
+        f"decode.groups * {prefix}.batch / ({prefix}.step_seconds * mix.output_tokens)",
+        "requests/s",
+        meaning="prompts in chunks, some in each decode step",
+    )
+    return batch

@@ -7,6 +7,7 @@ Times are those of `milepost.sim.cost.roofline.RooflineCost`, of which a step's 
                        takes of a busy instance
     decode             a step of as many rows as the batch has, each with the mix's mean context
     mixed              a decode step that also computes a chunk of somebody's prompt
+    spread             one that computes so many tokens of prompts that these keep up with decoding
 
 An instance has `data_parallel` groups of `tensor_parallel` ranks; each group serves requests of its own.
 """
@@ -14,6 +15,7 @@ An instance has `data_parallel` groups of `tensor_parallel` ranks; each group se
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import msgspec
 
@@ -28,7 +30,7 @@ from milepost.sim.cost.part_work import RankSizes, StepParts
 from milepost.sim.cost.roofline import RooflineCost
 from milepost.sim.cost.step_work import StepWork
 
-__all__ = ["Instance", "arrangements"]
+__all__ = ["Instance", "arrangements", "largest_within", "pairs_of"]
 
 _TENSOR_PARALLEL = (1, 2, 4, 8, 16)
 
@@ -150,7 +152,7 @@ class Instance:
                 rows=rows,
                 sampled=rows if sampled else 0,
                 context=rows * (before + tokens),
-                pairs=rows * _pairs(tokens, before),
+                pairs=rows * pairs_of(tokens, before),
             )
         )
 
@@ -182,25 +184,44 @@ class Instance:
                     rows=batch + 1,
                     sampled=batch + last,
                     context=held + done + count,
-                    pairs=held + _pairs(count, done),
+                    pairs=held + pairs_of(count, done),
                 )
             )
             done += count
         return seconds
 
+    def spread_seconds(self, batch: int, context: float, tokens: float, before: float) -> float:
+        """A decode step that also computes so many tokens of prompts, behind `before` tokens in the mean."""
+        held = batch * context
+        return self.cost.seconds(
+            StepWork(
+                tokens=batch + round(tokens),
+                rows=batch + 1,
+                sampled=batch,
+                context=round(held + before),
+                pairs=round(held + tokens * before),
+            )
+        )
+
     def batch_within(self, context: float, limit: float, most: int) -> int:
         """The largest batch up to `most` whose step takes at most `limit` seconds; 0 for none."""
-        low, high = 0, most
-        while low < high:
-            middle = (low + high + 1) // 2
-            if self.step_seconds(middle, context) <= limit:
-                low = middle
-            else:
-                high = middle - 1
-        return low
+        return largest_within(lambda batch: self.step_seconds(batch, context), limit, most)
 
 
-def _pairs(tokens: int, before: int) -> int:
+def largest_within(seconds: Callable[[int], float], limit: float, most: int) -> int:
+    """The largest number up to `most` whose growing `seconds` are at most `limit`; 0 for none."""
+    low, high = 0, most
+    while low < high:
+        middle = (low + high + 1) // 2
+        if seconds(middle) <= limit:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def pairs_of(tokens: int, before: int) -> int:
+    """Pairs of query and key of tokens behind others."""
     return tokens * before + tokens * (tokens + 1) // 2
 
 

@@ -224,7 +224,7 @@ class PrefillChoice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Colocated(msgspec.Struct, frozen=True, kw_only=True):
-    """The decode side's instance doing both, within the same TPOT limit.
+    """The decode side's instance doing both, within the same TPOT limit and without one of TTFT.
 
     Attributes:
         requests_per_second: of one instance.

@@ -16,6 +16,8 @@ from milepost.planner.disagg.plan import DisaggPlan
 from milepost.planner.disagg.planning import plan_disagg
 from milepost.planner.disagg.question import DisaggQuestion
 from milepost.planner.disagg.report import disagg_report
+from milepost.planner.serve.plan import plan_serve
+from milepost.planner.serve.question import ServeQuestion
 from milepost.shapes.names import SHAPES
 from milepost.sim.cost.hardware import PeakFlops, find_hardware
 from milepost.sim.cost.part_work import RankSizes
@@ -221,10 +223,33 @@ def test_separation_is_compared_with_none(k3: DisaggPlan) -> None:
     assert together.gain_ratio == pytest.approx(
         k3.balance.output_tokens_per_second_per_device / together.output_tokens_per_second_per_device
     )
-    # Prefill takes what decode steps leave of the limit.
-    filled, step = value(k3, "colocated.filled_seconds"), value(k3, "colocated.step_seconds")
-    share = together.requests_per_second * filled / k3.decode.data_parallel
+    # In steps of its own, prefill takes what decode steps leave of the limit.
+    apart = "colocated.apart"
+    filled, step = value(k3, f"{apart}.filled_seconds"), value(k3, f"{apart}.step_seconds")
+    share = value(k3, f"{apart}.requests_per_second") * filled / k3.decode.data_parallel
     assert step / (1 - share) <= 0.05 * (1 + 1e-6)
+    # Spread over all steps it uses the weights that decoding reads anyhow.
+    assert value(k3, "colocated.spread.step_seconds") <= 0.05
+    assert together.requests_per_second == value(k3, "colocated.spread.requests_per_second")
+    assert together.requests_per_second > value(k3, f"{apart}.requests_per_second")
+
+
+def test_no_separation_is_as_fast_as_plan_serve_has_it(k3: DisaggPlan) -> None:
+    """Of the same division and TPOT: a gain over less than `plan serve` finds would be none."""
+    division = Deployment(model="kimi-k3", hardware="gb300", data_parallel=k3.decode.data_parallel)
+    found = [
+        plan_serve(
+            ServeQuestion(
+                deployment=division,
+                input_tokens=round(k3.mix.prompt_tokens),
+                output_tokens=round(k3.mix.output_tokens),
+                tpot_limit_seconds=0.05,
+                token_budget=budget,
+            )
+        ).point.tokens_per_second_per_gpu
+        for budget in (256, 512, 1024, 8192)
+    ]
+    assert k3.colocated.output_tokens_per_second_per_device == pytest.approx(max(found), rel=0.15)
 
 
 # -- hardware, prices, losses -------------------------------------------------------------------------
