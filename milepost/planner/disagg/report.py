@@ -82,8 +82,8 @@ def _transfers(plan: DisaggPlan) -> Section:
     division = division_text(plan.prefill.tensor_parallel, plan.prefill.data_parallel)
     lead = (
         f"State and KV of one request, at {_bandwidth(plan.network_bytes_per_second)} from a prefill "
-        f"instance ({division}). Exports: what an instance sends that never rests. Exposed: what a request waits for of its transfer when it leaves "
-        "after prefill, chunk by chunk, or layer by layer."
+        f"instance ({division}). Exports: what an instance sends that never rests. Exposed: what a request "
+        "waits for of its transfer when it leaves after prefill, chunk by chunk, or layer by layer."
     )
     note = ""
     if not all(one.fits_model for one in plan.transfers):
