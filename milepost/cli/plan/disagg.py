@@ -10,6 +10,7 @@ import click
 from milepost.byte_counts import parse_bytes
 from milepost.cli.option_groups import GroupedCommand, option_group
 from milepost.cli.options import examples
+from milepost.cli.plan.amounts import parse_seconds
 from milepost.cli.plan.options import deployment_options, take_deployment
 from milepost.cli.plan.outputs import finish, output_options, take_outputs
 from milepost.cli.trace_options import open_trace, take_trace_options, trace_options
@@ -34,24 +35,6 @@ def _bytes_a_second(option: str, text: str) -> float:
         raise ConfigError(
             f"{option} must be bytes a second above 0, such as 50GB or 12.5GB/s. Given: {text!r:.60}."
         ) from None
-
-
-def _seconds(option: str, text: str | None) -> float:
-    """Seconds out of text such as 2, 2s or 500ms; 0 where nothing was given."""
-    if text is None:
-        return 0.0
-    number, scale = text.strip().lower(), 1.0
-    for unit, one in (("ms", 1e-3), ("s", 1.0)):
-        if number.endswith(unit):
-            number, scale = number.removesuffix(unit), one
-            break
-    try:
-        found = float(number) * scale
-    except ValueError:
-        found = 0.0
-    if not found > 0:
-        raise ConfigError(f"{option} must be a time above 0 such as 2, 2s or 500ms. Given: {text!r:.60}.")
-    return found
 
 
 def _counts(text: str) -> tuple[int, int]:
@@ -234,7 +217,7 @@ def _question(options: dict[str, Any]) -> DisaggQuestion:
         options["hardware"] = decode
     deployment = take_deployment(options)
     link, simulated, fleet = options["link"], options["simulate"], options["fleet"]
-    against = options["against"]
+    against, ttft = options["against"], options["ttft"]
     return DisaggQuestion(
         deployment=deployment,
         prefill_hardware=options["prefill_hardware"],
@@ -250,8 +233,8 @@ def _question(options: dict[str, Any]) -> DisaggQuestion:
         slots=options["slots"],
         streaming=options["streaming"],
         chunk_tokens=options["token_budget"],
-        tpot_limit_seconds=_seconds("--tpot", options["tpot"]),
-        ttft_limit_seconds=_seconds("--ttft", options["ttft"]),
+        tpot_limit_seconds=parse_seconds("--tpot", options["tpot"]),
+        ttft_limit_seconds=parse_seconds("--ttft", ttft) if ttft is not None else 0.0,
         ttft_percentile=options["ttft_percentile"],
         utilization=options["utilization"],
         requests_per_second=_above_zero("--rate", options["rate"]),

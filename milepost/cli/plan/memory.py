@@ -10,10 +10,10 @@ import click
 from milepost.byte_counts import parse_bytes
 from milepost.cli.option_groups import GroupedCommand, option_group
 from milepost.cli.options import examples
+from milepost.cli.plan.amounts import parse_tokens
 from milepost.cli.plan.options import deployment_options, take_deployment
 from milepost.cli.plan.outputs import finish, output_options, take_outputs
 from milepost.cli.trace_options import open_trace, take_trace_options, trace_options
-from milepost.errors import ConfigError
 from milepost.memory.named_layout import SIMULATED_LAYOUTS
 from milepost.planner.memory.question import MemoryQuestion
 
@@ -22,7 +22,6 @@ __all__ = ["memory"]
 _layout = option_group("How memory is laid out")
 _room = option_group("What it must hold")
 _DEFAULTS = MemoryQuestion()
-_SUFFIXES = {"k": 1 << 10, "m": 1 << 20}
 
 
 @click.command(
@@ -140,7 +139,7 @@ def memory(**options: Any) -> None:  # noqa: ANN401 - click's options by name
 
 def _question(options: dict[str, Any]) -> MemoryQuestion:
     deployment = take_deployment(options)
-    contexts = tuple(dict.fromkeys(_tokens(text) for text in options.pop("contexts")))
+    contexts = tuple(dict.fromkeys(parse_tokens("--context", text) for text in options.pop("contexts")))
     memory_text, reserve_text = options.pop("memory"), options.pop("reserve")
     return MemoryQuestion(
         deployment=deployment,
@@ -155,15 +154,3 @@ def _question(options: dict[str, Any]) -> MemoryQuestion:
 
 def _reserve(text: str) -> int:
     return 0 if text.strip() == "0" else parse_bytes(text, name="--reserve")
-
-
-def _tokens(text: str) -> int:
-    """Tokens as people write them: "8192", "128k" (of 1,024), "1M"."""
-    digits = text.strip().replace(",", "").replace("_", "")
-    factor = _SUFFIXES.get(digits[-1:].lower(), 1)
-    number = digits[:-1] if factor > 1 else digits
-    if not (number.isascii() and number.isdigit() and len(number) <= 12 and int(number)):
-        raise ConfigError(
-            f"--context must be tokens, such as 8192, 128k (of 1,024) or 1M. Given: {text!r:.60}."
-        )
-    return int(number) * factor

@@ -10,6 +10,7 @@ import click
 
 from milepost.cli.option_groups import GroupedCommand, option_group
 from milepost.cli.options import examples
+from milepost.cli.plan.amounts import parse_seconds
 from milepost.cli.plan.options import deployment_options, take_deployment
 from milepost.cli.plan.outputs import finish, output_options, take_outputs
 from milepost.cli.trace_options import open_trace, take_trace_options, trace_options
@@ -29,7 +30,6 @@ _requests = option_group("Requests")
 _goal = option_group("Goal")
 _drafts = option_group("Speculative decoding")
 
-_SUFFIXES = {"ms": 1e-3, "us": 1e-6, "s": 1.0}
 _INPUT, _OUTPUT = 8192, 1024
 
 _OPTIONS = (
@@ -158,6 +158,7 @@ def _question(options: dict[str, Any]) -> ServeQuestion:
 
     deployment = take_deployment(options)
     traced = _traced(options, deployment)
+    ttft, tpot = options["ttft"], options["tpot"]
     prompt = _first(options["input_tokens"], traced and traced.input_tokens, _INPUT)
     hits = _hits(prompt, options["hit_tokens"], options["hit_rate"])
     if hits is None:
@@ -170,8 +171,8 @@ def _question(options: dict[str, Any]) -> ServeQuestion:
         hit_tokens=hits,
         batch=options["batch"],
         token_budget=options["token_budget"],
-        ttft_limit_seconds=_seconds("--ttft", options["ttft"]),
-        tpot_limit_seconds=_seconds("--tpot", options["tpot"]),
+        ttft_limit_seconds=None if ttft is None else parse_seconds("--ttft", ttft),
+        tpot_limit_seconds=None if tpot is None else parse_seconds("--tpot", tpot),
         price_per_hour=options["price"],
         slots=_first(options["slots"], traced and traced.slots, 1.0),
         slots_source=traced.source if traced and options["slots"] is None else "--slots",
@@ -210,20 +211,6 @@ def _hits(prompt: int, tokens: int | None, rate: float | None) -> int | None:
     if not 0.0 <= rate < 1.0:
         raise ConfigError(f"--hit-rate must be at least 0 and below 1. Given: {rate}.")
     return int(prompt * rate)
-
-
-def _seconds(option: str, text: str | None) -> float | None:
-    if text is None:
-        return None
-    number, scale = text.strip().lower(), 1.0
-    for suffix, one in _SUFFIXES.items():
-        if number.endswith(suffix):
-            number, scale = number.removesuffix(suffix), one
-            break
-    try:
-        return float(number) * scale
-    except ValueError:
-        raise ConfigError(f"{option} must be a time such as 2, 2s or 500ms. Given: {text!r:.100}.") from None
 
 
 def _range(text: str | None) -> tuple[int, int] | None:
