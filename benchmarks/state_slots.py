@@ -26,7 +26,8 @@ from milepost.machine import usable_cores
 from milepost.memory.named_layout import simulated_layout
 from milepost.planner.device_memory import free_memory
 from milepost.planner.slots.batches import OTHERS_SLOTS, SlotBatch, constant_slots, slot_batches
-from milepost.planner.slots.measure import StateSlots, slots_of
+from milepost.planner.slots.measure import slots_of
+from milepost.planner.slots.state_slots import StateSlots
 from milepost.planner.slots.trade import BatchTrade, trade_of
 from milepost.shapes.names import find_shape
 from milepost.sim.cost.hardware import find_hardware

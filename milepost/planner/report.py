@@ -6,13 +6,14 @@ the plan itself, whose numbers keep their units in their names.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Literal
 
 import msgspec
 
 from milepost.planner.worksheet import Derivation
 
-__all__ = ["Column", "Drawing", "Plot", "Report", "Section", "Series", "Table"]
+__all__ = ["Column", "Drawing", "Plot", "Report", "Section", "Series", "Table", "columns"]
 
 
 class Column(msgspec.Struct, frozen=True):
@@ -20,6 +21,11 @@ class Column(msgspec.Struct, frozen=True):
 
     name: str
     numeric: bool = True
+
+
+def columns(*names: str, words: Collection[str] = ()) -> tuple[Column, ...]:
+    """Columns of numbers but for those named in `words`."""
+    return tuple(Column(name, numeric=name not in words) for name in names)
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True):

@@ -24,9 +24,9 @@ def test_the_reference_figures_are_on_the_terminal(capsys: Capture) -> None:
     assert run(["plan", "disagg", "--network", "50GB"]) == 0
     out = capsys.readouterr().out
     for tokens, sent, transfer in (
-        ("8k", "0.68 GB", "14 ms"),
-        ("32k", "1.36 GB", "27 ms"),
-        ("128k", "4.07 GB", "81 ms"),
+        ("8k", "675.86 MB", "13.5 ms"),
+        ("32k", "1.36 GB", "27.1 ms"),
+        ("128k", "4.07 GB", "81.5 ms"),
         ("256k", "7.70 GB", "154 ms"),
     ):
         (line,) = (line for line in out.splitlines() if line.startswith(f"{tokens} "))

@@ -92,7 +92,7 @@ def test_a_page(capsys: Capture, tmp_path: Path) -> None:
         (("--model", "qwen3.5-4b"), "needs a model with experts"),
         (("--load", "nowhere.json"), "load must be uniform"),
         (("--placement", "balance"), "Did you mean 'balanced'?"),
-        (("--decode-tokens", "0"), "decode_tokens must be from 1"),
+        (("--decode-tokens", "0"), "decode_tokens must be 1"),
         (("--ep", "3"), "divide the 4 ranks"),
         (("--explain", "token_layer_byte"), "Did you mean 'token_layer_bytes'?"),
         (("--decode-tokens", "many"), "is not a valid integer"),

@@ -6,12 +6,13 @@ import math
 
 from milepost.errors import ConfigError
 from milepost.planner.disagg.balance import Counts, best_counts, colocated_requests, wait_seconds
-from milepost.planner.disagg.instances import largest_within, pairs_of
+from milepost.planner.disagg.instances import largest_within
 from milepost.planner.disagg.lengths import Mix
 from milepost.planner.disagg.plan import Balance, Colocated
 from milepost.planner.disagg.question import DisaggQuestion
 from milepost.planner.disagg.rates import DecodeRate, PrefillRate
 from milepost.planner.worksheet import Worksheet
+from milepost.sim.cost.step_work import causal_pairs
 
 __all__ = ["balance_of", "colocated_of", "counts_of"]
 
@@ -233,7 +234,7 @@ def _spread(sheet: Worksheet, decode: DecodeRate, mix: Mix, ask: DisaggQuestion)
     """
     instance = decode.instance
     uncached = max(1.0, mix.mean(lambda share: share.uncached_tokens))
-    pairs = mix.mean(lambda share: pairs_of(share.uncached_tokens, share.cached_tokens))
+    pairs = mix.mean(lambda share: causal_pairs(share.uncached_tokens, share.cached_tokens))
     before = pairs / uncached
 
     def seconds(batch: int) -> float:

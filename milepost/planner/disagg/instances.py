@@ -25,12 +25,12 @@ from milepost.planner.disagg.streaming import Chunk
 from milepost.shapes.shape import ModelShape
 from milepost.sim.cost.by_name import MOST_RANKS, ranks_that_fit
 from milepost.sim.cost.hardware import Hardware
-from milepost.sim.cost.parallel import divides_heads
+from milepost.sim.cost.parallel import divides_heads, division_text
 from milepost.sim.cost.part_work import RankSizes, StepParts
-from milepost.sim.cost.roofline import RooflineCost
-from milepost.sim.cost.step_work import StepWork
+from milepost.sim.cost.roofline import PartCost, RooflineCost
+from milepost.sim.cost.step_work import StepWork, causal_pairs
 
-__all__ = ["Instance", "arrangements", "largest_within", "pairs_of"]
+__all__ = ["Instance", "arrangements", "largest_within"]
 
 _TENSOR_PARALLEL = (1, 2, 4, 8, 16)
 
@@ -78,7 +78,7 @@ class Instance:
     @property
     def name(self) -> str:
         """Such as "TP2 x DP4"."""
-        return f"TP{self.sizes.tensor_parallel} x DP{self.sizes.data_parallel}"
+        return division_text(self.sizes.tensor_parallel, self.sizes.data_parallel)
 
     @property
     def devices(self) -> int:
@@ -120,16 +120,26 @@ class Instance:
 
     # -- prefill ------------------------------------------------------------------------------
 
-    def chunks(self, uncached: int, cached: int) -> list[Chunk]:
-        """The chunks of a prompt that is alone, with the bytes of KV (of all ranks, each row once)."""
-        row_bytes = self._whole_kv_bytes_per_token
-        done, found = cached, []
-        while done < cached + uncached:
-            count = min(self.chunk_tokens, cached + uncached - done)
-            last = done + count == cached + uncached
-            found.append(Chunk(self._rows(1, count, done, sampled=last), count * row_bytes))
+    def prefill_steps(self, uncached: int, cached: int) -> list[StepWork]:
+        """The steps of a prompt that is alone, chunk by chunk."""
+        done, end, found = cached, cached + uncached, []
+        while done < end:
+            count = min(self.chunk_tokens, end - done)
+            found.append(_chunk_work(1, count, done, sampled=done + count == end))
             done += count
         return found
+
+    def prefill_parts(self, uncached: int, cached: int) -> list[tuple[PartCost, ...]]:
+        """The parts of each of these steps."""
+        return [self.cost.breakdown(work) for work in self.prefill_steps(uncached, cached)]
+
+    def chunks(self, uncached: int, cached: int) -> list[Chunk]:
+        """The same as times, with the bytes of KV (of all ranks, each row once)."""
+        row_bytes = self._whole_kv_bytes_per_token
+        return [
+            Chunk(self.cost.seconds(work), work.tokens * row_bytes)
+            for work in self.prefill_steps(uncached, cached)
+        ]
 
     def prefill_seconds(self, uncached: int, cached: int) -> float:
         """What one prompt takes that is alone."""
@@ -142,19 +152,8 @@ class Instance:
         seconds = math.fsum(chunk.seconds for chunk in self.chunks(whole, cached)) if whole else 0.0
         if rest:
             rows = max(1, self.chunk_tokens // rest)
-            seconds += self._rows(rows, rest, cached + whole, sampled=True) / rows
+            seconds += self.cost.seconds(_chunk_work(rows, rest, cached + whole, sampled=True)) / rows
         return seconds
-
-    def _rows(self, rows: int, tokens: int, before: int, *, sampled: bool) -> float:
-        return self.cost.seconds(
-            StepWork(
-                tokens=rows * tokens,
-                rows=rows,
-                sampled=rows if sampled else 0,
-                context=rows * (before + tokens),
-                pairs=rows * pairs_of(tokens, before),
-            )
-        )
 
     @property
     def _whole_kv_bytes_per_token(self) -> float:
@@ -165,30 +164,20 @@ class Instance:
 
     # -- decode -------------------------------------------------------------------------------
 
-    def step_seconds(self, batch: int, context: float) -> float:
+    def decode_step(self, batch: int, context: float) -> StepWork:
         """A decode step of a group's batch."""
         total = round(batch * context)
-        return self.cost.seconds(
-            StepWork(tokens=batch, rows=batch, sampled=batch, context=total, pairs=total)
-        )
+        return StepWork(tokens=batch, rows=batch, sampled=batch, context=total, pairs=total)
+
+    def step_seconds(self, batch: int, context: float) -> float:
+        """What it takes."""
+        return self.cost.seconds(self.decode_step(batch, context))
 
     def mixed_seconds(self, batch: int, context: float, uncached: int, cached: int) -> float:
         """Decode steps that also compute a prompt, chunk by chunk, in all."""
-        held, done, seconds = round(batch * context), cached, 0.0
-        while done < cached + uncached:
-            count = min(self.chunk_tokens, cached + uncached - done)
-            last = done + count == cached + uncached
-            seconds += self.cost.seconds(
-                StepWork(
-                    tokens=batch + count,
-                    rows=batch + 1,
-                    sampled=batch + last,
-                    context=held + done + count,
-                    pairs=held + pairs_of(count, done),
-                )
-            )
-            done += count
-        return seconds
+        decode = self.decode_step(batch, context)
+        prompt = self.prefill_steps(uncached, cached)
+        return math.fsum(self.cost.seconds(decode.beside(work)) for work in prompt)
 
     def spread_seconds(self, batch: int, context: float, tokens: float, before: float) -> float:
         """A decode step that also computes so many tokens of prompts, behind `before` tokens in the mean."""
@@ -220,9 +209,15 @@ def largest_within(seconds: Callable[[int], float], limit: float, most: int) -> 
     return low
 
 
-def pairs_of(tokens: int, before: int) -> int:
-    """Pairs of query and key of tokens behind others."""
-    return tokens * before + tokens * (tokens + 1) // 2
+def _chunk_work(rows: int, tokens: int, before: int, *, sampled: bool) -> StepWork:
+    """Of a step with a chunk of each of some prompts, behind `before` of their tokens."""
+    return StepWork(
+        tokens=rows * tokens,
+        rows=rows,
+        sampled=rows if sampled else 0,
+        context=rows * (before + tokens),
+        pairs=rows * causal_pairs(tokens, before),
+    )
 
 
 def arrangements(

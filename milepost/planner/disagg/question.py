@@ -9,6 +9,7 @@ import msgspec
 from milepost.error_text import one_of
 from milepost.errors import ConfigError
 from milepost.planner.deployment import Deployment
+from milepost.planner.limits import check_within
 
 __all__ = ["STREAMING", "DisaggQuestion", "check_question"]
 
@@ -132,8 +133,7 @@ def _check_counts(ask: DisaggQuestion) -> None:
         ("--gpus", ask.devices, 0, MOST_DEVICES),
         ("--simulate", ask.simulated_bytes, 0, 1 << 60),
     ):
-        if not least <= value <= most:
-            raise ConfigError(f"{name} must be a whole number from {least} to {most:,}. Given: {value}.")
+        check_within(name, value, least, most)
     if ask.devices and ask.requests_per_second:
         raise ConfigError("--rate and --gpus both say how large the deployment is. Give one of them.")
     if ask.fleet is not None:

@@ -108,10 +108,7 @@ def prefill_rate(instance: Instance, sizes: RequestSizes, mix: Mix, ask: DisaggQ
     square = math.fsum(weight * seconds * seconds for weight, seconds in filled)
     late = mix.at(ask.ttft_percentile / 100)
     alone = instance.prefill_seconds(late.uncached_tokens, late.cached_tokens)
-    exposed = exposed_of(instance, sizes, late, ask.network_bytes_per_second)
-    waited = {"whole": exposed.whole, "chunks": exposed.chunk_wise, "layers": exposed.layer_wise}[
-        ask.streaming
-    ]
+    waited = exposed_of(instance, sizes, late, ask.network_bytes_per_second).by(ask.streaming)
     utilization, bound = ask.utilization, "prefill"
     if ask.ttft_limit_seconds:
         within = utilization_within(

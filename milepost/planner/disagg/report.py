@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 
 from milepost.planner.disagg.exports import checked_error
-from milepost.planner.disagg.figures import bandwidth, gigabytes, money, rate, seconds, tokens
 from milepost.planner.disagg.offload import Fleet
 from milepost.planner.disagg.plan import DisaggPlan, FleetPlan
 from milepost.planner.disagg.transfers import EXPORT_TOKENS
-from milepost.planner.report import Column, Plot, Report, Section, Series, Table
+from milepost.planner.figures import bytes_text, seconds_text, tokens_text
+from milepost.planner.report import Plot, Report, Section, Series, Table, columns
+from milepost.sim.cost.parallel import division_text
 
 __all__ = ["disagg_report"]
 
@@ -36,14 +37,14 @@ def _headline(plan: DisaggPlan) -> tuple[tuple[str, str], ...]:
     found = [
         ("prefill : decode instances", f"{balance.prefill_instances} : {balance.decode_instances}"),
         ("devices", f"{balance.devices:,}"),
-        ("requests a second", rate(balance.requests_per_second)),
+        ("requests a second", _rate(balance.requests_per_second)),
         ("tokens/s a device", f"{balance.output_tokens_per_second_per_device:,.1f}"),
         ("over prefill and decode together", f"{plan.colocated.gain_ratio:.2f} x"),
-        ("sent a request", gigabytes(plan.mix.sent_bytes)),
-        ("sent in all", bandwidth(balance.sent_bytes_per_second)),
+        ("sent a request", bytes_text(plan.mix.sent_bytes)),
+        ("sent in all", _bandwidth(balance.sent_bytes_per_second)),
     ]
     if balance.cost_per_million_output_tokens is not None:
-        found.append(("a million output tokens", money(balance.cost_per_million_output_tokens)))
+        found.append(("a million output tokens", _money(balance.cost_per_million_output_tokens)))
     return tuple(found)
 
 
@@ -53,20 +54,20 @@ def _headline(plan: DisaggPlan) -> tuple[tuple[str, str], ...]:
 def _transfers(plan: DisaggPlan) -> Section:
     rows = tuple(
         (
-            tokens(one.prompt_tokens) + ("" if one.fits_model else " *"),
-            gigabytes(one.sent_bytes),
-            gigabytes(one.all_attention_bytes),
+            tokens_text(one.prompt_tokens) + ("" if one.fits_model else " *"),
+            bytes_text(one.sent_bytes),
+            bytes_text(one.all_attention_bytes),
             f"{one.all_attention_bytes / one.sent_bytes:.2f} x" if one.sent_bytes else "-",
-            seconds(one.transfer_seconds),
-            seconds(one.prefill_seconds),
-            bandwidth(one.kv_bytes_per_second),
-            seconds(one.exposed_whole_seconds),
-            seconds(one.exposed_chunk_wise_seconds),
-            seconds(one.exposed_layer_wise_seconds),
+            seconds_text(one.transfer_seconds),
+            seconds_text(one.prefill_seconds),
+            _bandwidth(one.kv_bytes_per_second),
+            seconds_text(one.exposed_whole_seconds),
+            seconds_text(one.exposed_chunk_wise_seconds),
+            seconds_text(one.exposed_layer_wise_seconds),
         )
         for one in plan.transfers
     )
-    columns = (
+    names = (
         "prompt",
         "sent",
         "all attention",
@@ -78,11 +79,11 @@ def _transfers(plan: DisaggPlan) -> Section:
         "by chunks",
         "by layers",
     )
+    division = division_text(plan.prefill.tensor_parallel, plan.prefill.data_parallel)
     lead = (
-        f"State and KV of one request, at {bandwidth(plan.network_bytes_per_second)} from a prefill instance "
-        f"({_arrangement(plan.prefill.tensor_parallel, plan.prefill.data_parallel)}). Exports: what an "
-        "instance sends that never rests. Exposed: what a request waits for of its transfer when it leaves "
-        "after prefill, chunk by chunk, or layer by layer."
+        f"State and KV of one request, at {_bandwidth(plan.network_bytes_per_second)} from a prefill "
+        f"instance ({division}). Exports: what an instance sends that never rests. Exposed: what a request "
+        "waits for of its transfer when it leaves after prefill, chunk by chunk, or layer by layer."
     )
     note = ""
     if not all(one.fits_model for one in plan.transfers):
@@ -116,17 +117,17 @@ def _transfers(plan: DisaggPlan) -> Section:
         log_x=True,
         log_y=True,
     )
-    table = Table(columns=_columns(columns), rows=rows, note=note)
+    table = Table(columns=columns(*names, words=names[:1]), rows=rows, note=note)
     return Section(title="Bytes of a request", lead=lead, tables=(table,), plots=(plot, throughput))
 
 
-def _arrangement(tensor_parallel: int, data_parallel: int) -> str:
-    return f"TP{tensor_parallel} x DP{data_parallel}"
+def _bandwidth(bytes_per_second: float) -> str:
+    return f"{bytes_text(bytes_per_second)}/s"
 
 
-def _columns(names: tuple[str, ...], words: int = 1) -> tuple[Column, ...]:
-    """The first `words` columns hold words, the others numbers."""
-    return tuple(Column(name, numeric=place >= words) for place, name in enumerate(names))
+def _rate(per_second: float) -> str:
+    """Requests a second, with three digits."""
+    return f"{per_second:,.2f}" if per_second >= 1 else f"{per_second:.3g}"
 
 
 # -- balance ------------------------------------------------------------------------------------------
@@ -138,11 +139,11 @@ def _balance(plan: DisaggPlan) -> Section:
         (
             name,
             side.hardware,
-            _arrangement(side.tensor_parallel, side.data_parallel),
+            division_text(side.tensor_parallel, side.data_parallel),
             f"{side.devices}",
-            gigabytes(side.rank_weight_bytes),
-            gigabytes(side.rank_free_bytes),
-            rate(requests),
+            bytes_text(side.rank_weight_bytes),
+            bytes_text(side.rank_free_bytes),
+            _rate(requests),
             f"{count:,}",
         )
         for name, side, requests, count in (
@@ -153,7 +154,7 @@ def _balance(plan: DisaggPlan) -> Section:
     side_columns = ("side", "hardware", "ranks", "devices", "weights", "free", "requests/s", "instances")
     facts = [
         ("prefill instances for each decode instance", f"{balance.prefill_per_decode_ratio:.3f}"),
-        ("requests a second", rate(balance.requests_per_second)),
+        ("requests a second", _rate(balance.requests_per_second)),
         ("output tokens a second", f"{balance.output_tokens_per_second:,.0f}"),
         ("output tokens a second, a device", f"{balance.output_tokens_per_second_per_device:,.1f}"),
         (
@@ -161,32 +162,34 @@ def _balance(plan: DisaggPlan) -> Section:
             f"{plan.colocated.output_tokens_per_second_per_device:,.1f}",
         ),
         ("decode batch of a group", f"{balance.batch_per_group:,}"),
-        ("TPOT", seconds(balance.tpot_seconds)),
+        ("TPOT", seconds_text(balance.tpot_seconds)),
         ("prefill instances are busy", f"{balance.prefill_busy_share:.0%}"),
         (f"TTFT at p{balance.ttft_percentile:g}, with the mean wait", _ttft(balance.ttft_seconds)),
         (
             "sent a second, each prefill instance",
-            bandwidth(balance.sent_bytes_per_second_per_prefill_instance),
+            _bandwidth(balance.sent_bytes_per_second_per_prefill_instance),
         ),
         ("what keeps it from more", balance.bound),
     ]
     if balance.cost_per_million_output_tokens is not None:
-        facts.append(("a million output tokens cost", money(balance.cost_per_million_output_tokens)))
+        facts.append(("a million output tokens cost", _money(balance.cost_per_million_output_tokens)))
     return Section(
         title="How many of each",
         lead=f"Prompts of {plan.mix.prompt_tokens:,.0f} tokens in the mean, {plan.mix.cached_tokens:,.0f} of "
         f"them cached, and outputs of {plan.mix.output_tokens:,.0f}.",
         tables=(
             Table(
-                columns=_columns(side_columns, 3), rows=sides, note="Weights and free bytes are a device's."
+                columns=columns(*side_columns, words=side_columns[:3]),
+                rows=sides,
+                note="Weights and free bytes are a device's.",
             ),
-            Table(columns=_columns(("figure", "value")), rows=tuple(facts)),
+            Table(columns=columns("figure", "value", words=("figure",)), rows=tuple(facts)),
         ),
     )
 
 
 def _ttft(value: float) -> str:
-    return seconds(value) if math.isfinite(value) else "without end: prefill has no room"
+    return seconds_text(value) if math.isfinite(value) else "without end: prefill has no room"
 
 
 def _choices(plan: DisaggPlan) -> Section:
@@ -196,8 +199,8 @@ def _choices(plan: DisaggPlan) -> Section:
         names += ["a million tokens", "even price"]
     rows = []
     for one in plan.choices:
-        ranks = _arrangement(one.tensor_parallel, one.data_parallel)
-        row = [one.hardware, ranks, f"{one.devices}", seconds(one.prefill_seconds)]
+        ranks = division_text(one.tensor_parallel, one.data_parallel)
+        row = [one.hardware, ranks, f"{one.devices}", seconds_text(one.prefill_seconds)]
         row.append(one.refused or f"{one.requests_per_second_per_device:.3f}")
         row.append("-" if one.refused else f"{one.output_tokens_per_second_per_device:,.1f}")
         if priced:
@@ -206,7 +209,7 @@ def _choices(plan: DisaggPlan) -> Section:
     note = "Tokens a second of all devices of both sides, balanced exactly."
     if priced:
         note += " Even price: of a device-hour, at which prefill costs what it does on the decode side's."
-    table = Table(columns=_columns(tuple(names), 2), rows=tuple(rows), note=note, best=_chosen(plan))
+    table = Table(columns=columns(*names, words=names[:2]), rows=tuple(rows), note=note, best=_chosen(plan))
     return Section(title="Prefill instances that were looked at", tables=(table,))
 
 
@@ -218,7 +221,10 @@ def _chosen(plan: DisaggPlan) -> int | None:
 
 
 def _money(value: float | None) -> str:
-    return "-" if value is None else money(value)
+    """An amount in the currency of the prices."""
+    if value is None:
+        return "-"
+    return f"{value:,.2f}" if value >= 0.1 else f"{value:.4f}"
 
 
 # -- who prefills what --------------------------------------------------------------------------------
@@ -232,9 +238,9 @@ def _remote(plan: DisaggPlan) -> Section:
     rows = [
         ("sooner for the request itself", _from(rule.own_threshold_tokens, rule.longest_tokens)),
         ("less waiting of all", said),
-        ("there: first token, prefilled here", seconds(rule.local_seconds)),
-        (f"there: delay of each of {rule.batch:,} others", seconds(rule.local_delay_seconds)),
-        ("there: queue, prefill, exposed transfer", seconds(rule.remote_seconds)),
+        ("there: first token, prefilled here", seconds_text(rule.local_seconds)),
+        (f"there: delay of each of {rule.batch:,} others", seconds_text(rule.local_delay_seconds)),
+        ("there: queue, prefill, exposed transfer", seconds_text(rule.remote_seconds)),
     ]
     if rule.link_threshold_tokens is not None:
         rows.append(
@@ -247,7 +253,7 @@ def _remote(plan: DisaggPlan) -> Section:
         "Prefilled within the decode steps of its own instance, a request makes the others wait; elsewhere "
         "it waits for queue, prefill and transfer itself. There: at the threshold at which all wait alike."
     )
-    table = Table(columns=_columns(("figure", "value"), 2), rows=tuple(rows))
+    table = Table(columns=columns("figure", "value", words=("figure", "value")), rows=tuple(rows))
     return Section(title="When to prefill remotely", lead=lead, tables=(table,))
 
 
@@ -271,10 +277,12 @@ def _spot(plan: DisaggPlan) -> Section:
     )
     lead = (
         "Prefill starts anew when its instance is lost; what has been sent stays valid. A lost instance is "
-        f"back after {seconds(spot.loss.restart_seconds)}."
+        f"back after {seconds_text(spot.loss.restart_seconds)}."
     )
     return Section(
-        title="Spot instances", lead=lead, tables=(Table(columns=_columns(("figure", "value")), rows=rows),)
+        title="Spot instances",
+        lead=lead,
+        tables=(Table(columns=columns("figure", "value", words=("figure",)), rows=rows),),
     )
 
 
@@ -301,7 +309,7 @@ def _fleet(fleet: FleetPlan) -> Section:
     return Section(
         title="A fleet of both kinds",
         lead=lead,
-        tables=(Table(columns=_columns(names), rows=rows, best=0),),
+        tables=(Table(columns=columns(*names, words=names[:1]), rows=rows, best=0),),
     )
 
 
@@ -312,9 +320,9 @@ def _fleet_row(name: str, fleet: Fleet, gain: float) -> tuple[str, ...]:
         f"{fleet.threshold_tokens:,}",
         f"{fleet.remote_share:.1%}",
         division,
-        rate(fleet.requests_per_second),
+        _rate(fleet.requests_per_second),
         f"{gain:.2f} x",
-        bandwidth(fleet.sent_bytes_per_second),
+        _bandwidth(fleet.sent_bytes_per_second),
         fleet.bound,
     )
 
@@ -330,28 +338,29 @@ def _models(plan: DisaggPlan) -> Section:
             (
                 plan.model,
                 f"{plan.prefill.devices}",
-                gigabytes(own.sent_bytes),
-                seconds(own.prefill_seconds),
-                bandwidth(own.kv_bytes_per_second),
-                bandwidth(own.kv_bytes_per_second / plan.prefill.devices),
+                bytes_text(own.sent_bytes),
+                seconds_text(own.prefill_seconds),
+                _bandwidth(own.kv_bytes_per_second),
+                _bandwidth(own.kv_bytes_per_second / plan.prefill.devices),
             )
         ]
         rows += [
             (
                 one.model,
                 f"{one.devices}",
-                gigabytes(one.sent_bytes),
-                seconds(one.prefill_seconds),
-                bandwidth(one.kv_bytes_per_second),
-                bandwidth(one.kv_bytes_per_second / one.devices),
+                bytes_text(one.sent_bytes),
+                seconds_text(one.prefill_seconds),
+                _bandwidth(one.kv_bytes_per_second),
+                _bandwidth(one.kv_bytes_per_second / one.devices),
             )
             for one in plan.other_models
         ]
         names = ("model", "devices", "sent", "prefill", "exports", "a device")
+        length = tokens_text(plan.other_models[0].prompt_tokens)
         tables.append(
             Table(
-                title=f"At {tokens(plan.other_models[0].prompt_tokens)} tokens on {plan.prefill.hardware}",
-                columns=_columns(names),
+                title=f"At {length} tokens on {plan.prefill.hardware}",
+                columns=columns(*names, words=names[:1]),
                 rows=tuple(rows),
             )
         )
@@ -364,13 +373,13 @@ def _published(plan: DisaggPlan) -> Table:
     rows = tuple(
         (
             one.model,
-            tokens(one.prompt_tokens),
+            tokens_text(one.prompt_tokens),
             f"{one.published_bytes_per_second * 8 / 1e9:.2f}",
             f"{one.predicted_bytes_per_second * 8 / 1e9:.2f}",
             f"{one.ratio:.2f}",
             f"{one.with_overhead_ratio:.2f}",
-            seconds(one.published_prefill_seconds),
-            seconds(one.predicted_prefill_seconds),
+            seconds_text(one.published_prefill_seconds),
+            seconds_text(one.predicted_prefill_seconds),
         )
         for one in plan.published
         if one.prompt_tokens >= EXPORT_TOKENS
@@ -380,12 +389,12 @@ def _published(plan: DisaggPlan) -> Table:
     overhead = next(one.value for one in plan.derivations if one.name == "published.overhead_seconds")
     note = (
         "At TP8; prefill is what our bytes and the published throughput come to. With overhead: "
-        f"{seconds(overhead)} a prompt, fitted to the rows of 1k tokens"
+        f"{seconds_text(overhead)} a prompt, fitted to the rows of 1k tokens"
     )
     note += f"; mean error on all others, 8k to 128k: {error:.0%}." if error is not None else "."
     return Table(
         title="KV throughput of 8 H200: published (arXiv:2604.15039, table 3), and by our roofline",
-        columns=_columns(names),
+        columns=columns(*names, words=names[:1]),
         rows=rows,
         note=note,
     )

@@ -47,9 +47,8 @@ def remote_rule(
         steps = math.ceil(uncached / ask.chunk_tokens)
         share = Share(weight=1.0, prompt_tokens=uncached + cached, cached_tokens=cached)
         exposed = exposed_of(prefill.instance, sides.sizes, share, ask.network_bytes_per_second)
-        sent = {"whole": exposed.whole, "chunks": exposed.chunk_wise, "layers": exposed.layer_wise}
         alone = prefill.instance.prefill_seconds(uncached, cached)
-        return _Waits(mixed, mixed - steps * step, queue + alone + sent[ask.streaming])
+        return _Waits(mixed, mixed - steps * step, queue + alone + exposed.by(ask.streaming))
 
     def better_for_all(uncached: int) -> bool:
         one = waits(uncached)

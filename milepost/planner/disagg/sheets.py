@@ -13,7 +13,6 @@ from milepost.planner.disagg.rates import DecodeRate, PrefillRate
 from milepost.planner.disagg.sides import Sides
 from milepost.planner.worksheet import Worksheet
 from milepost.sim.cost.roofline import PartCost
-from milepost.sim.cost.step_work import StepWork
 
 __all__ = [
     "note_decode",
@@ -22,7 +21,6 @@ __all__ = [
     "note_prefill",
     "note_sizes",
     "number_key",
-    "prefill_breakdown",
 ]
 
 CONFIG = "config.json"
@@ -86,26 +84,6 @@ def note_parts(sheet: Worksheet, prefix: str, steps: Sequence[tuple[PartCost, ..
     sheet.derive(f"{prefix}_seconds", " + ".join(names), "seconds", meaning=meaning)
 
 
-def prefill_breakdown(instance: Instance, uncached: int, cached: int) -> list[tuple[PartCost, ...]]:
-    """The parts of each chunk of a prompt that is alone."""
-    found, done = [], cached
-    while done < cached + uncached:
-        count = min(instance.chunk_tokens, cached + uncached - done)
-        found.append(
-            instance.cost.breakdown(
-                StepWork(
-                    tokens=count,
-                    rows=1,
-                    sampled=int(done + count == cached + uncached),
-                    context=done + count,
-                    pairs=count * done + count * (count + 1) // 2,
-                )
-            )
-        )
-        done += count
-    return found
-
-
 def note_mix(sheet: Worksheet, mix: Mix) -> None:
     """Means of the requests."""
     sheet.given("mix.prompt_tokens", mix.prompt_tokens, "tokens", mix.source, "mean")
@@ -138,7 +116,7 @@ def note_prefill(sheet: Worksheet, rate: PrefillRate, ask: DisaggQuestion) -> No
     note_parts(
         sheet,
         "prefill.late",
-        prefill_breakdown(instance, rate.late.uncached_tokens, rate.late.cached_tokens),
+        instance.prefill_parts(rate.late.uncached_tokens, rate.late.cached_tokens),
         f"request at percentile {ask.ttft_percentile:g}, alone: {late}",
     )
     sheet.check("prefill.late_seconds", rate.late_seconds)
@@ -240,10 +218,7 @@ def note_decode(sheet: Worksheet, rate: DecodeRate, sides: Sides, ask: DisaggQue
         f"{ROOFLINE}; most whose step meets tpot_limit_seconds, looked for up to decode.batch_by_memory + 1",
     )
     sheet.derive("decode.batch", "min(decode.batch_by_memory, decode.batch_by_tpot)", "requests")
-    total = round(rate.batch * sheet["mix.decode_context_tokens"])
-    step = instance.cost.breakdown(
-        StepWork(tokens=rate.batch, rows=rate.batch, sampled=rate.batch, context=total, pairs=total)
-    )
+    step = instance.cost.breakdown(instance.decode_step(rate.batch, sheet["mix.decode_context_tokens"]))
     note_parts(sheet, "decode.step", [step], "one decode step of a group's batch: TPOT")
     sheet.check("decode.step_seconds", rate.step_seconds)
     sheet.derive(

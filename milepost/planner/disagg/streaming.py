@@ -34,6 +34,10 @@ class Exposed(NamedTuple):
     chunk_wise: float
     layer_wise: float
 
+    def by(self, streaming: str) -> float:
+        """Of a way by its name: "whole", "chunks" or "layers"."""
+        return {"whole": self.whole, "chunks": self.chunk_wise, "layers": self.layer_wise}[streaming]
+
 
 def exposed_seconds(pieces: Iterable[tuple[float, float]], end: float, bytes_per_second: float) -> float:
     """Seconds from `end` to the arrival of the last byte.

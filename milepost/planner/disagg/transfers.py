@@ -8,7 +8,7 @@ from milepost.planner.disagg.plan import ModelExport, RequestTransfer
 from milepost.planner.disagg.published import EXPORTS
 from milepost.planner.disagg.question import DisaggQuestion
 from milepost.planner.disagg.rates import RequestSizes, sizes_of
-from milepost.planner.disagg.sheets import note_parts, number_key, prefill_breakdown
+from milepost.planner.disagg.sheets import note_parts, number_key
 from milepost.planner.disagg.sides import Sides
 from milepost.planner.disagg.streaming import transfer_exposed
 from milepost.planner.worksheet import Worksheet
@@ -48,9 +48,7 @@ def _transfer(
         f"{name}.transfer_seconds", f"{name}.sent_bytes / network_bytes_per_second", "seconds"
     )
     chunks = instance.chunks(tokens, 0)
-    note_parts(
-        sheet, f"{name}.prefill", prefill_breakdown(instance, tokens, 0), "alone on one prefill instance"
-    )
+    note_parts(sheet, f"{name}.prefill", instance.prefill_parts(tokens, 0), "alone on one prefill instance")
     sheet.check(f"{name}.prefill_seconds", sum(chunk.seconds for chunk in chunks))
     rate = sheet.derive(
         f"{name}.kv_bytes_per_second",

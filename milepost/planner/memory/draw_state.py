@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from html import escape
 
+from milepost.planner.figures import bytes_text
 from milepost.planner.memory.spans import Span, StatePicture, page_spans
-from milepost.planner.memory.texts import bytes_text
 from milepost.planner.report import Drawing
 
 __all__ = ["COLOURS", "draw_state"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from html import escape
 
 from milepost.memory.aligned import AlignmentSteps
+from milepost.planner.figures import bytes_text
 from milepost.planner.memory.draw_state import COLOURS
-from milepost.planner.memory.texts import bytes_text
 from milepost.planner.report import Drawing
 
 __all__ = ["draw_steps"]

@@ -8,9 +8,9 @@ import msgspec
 
 from milepost.errors import ConfigError
 from milepost.planner.device_memory import free_memory
+from milepost.planner.figures import bytes_text
 from milepost.planner.memory.device import Device, derive_device, rank_division
 from milepost.planner.memory.question import MemoryQuestion
-from milepost.planner.memory.texts import bytes_text
 from milepost.planner.worksheet import Worksheet
 from milepost.shapes.shape import ModelShape
 from milepost.sim.cost.by_name import ranks_that_fit

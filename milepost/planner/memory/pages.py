@@ -5,9 +5,9 @@ from __future__ import annotations
 from milepost.memory.aligned import AlignedLayout
 from milepost.memory.layout import PagedLayout
 from milepost.memory.lcm import LcmLayout
+from milepost.planner.figures import tokens_text
 from milepost.planner.memory.measured import most_requests
 from milepost.planner.memory.question import MemoryQuestion
-from milepost.planner.memory.texts import tokens_text
 from milepost.planner.worksheet import Worksheet
 
 __all__ = ["add_batch", "add_pages", "add_what_fits"]

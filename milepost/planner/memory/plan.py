@@ -8,14 +8,15 @@ import msgspec
 
 from milepost.errors import ConfigError
 from milepost.planner.deployment import check_ranks
+from milepost.planner.figures import tokens_text
 from milepost.planner.memory.device import Device
 from milepost.planner.memory.fitting import note_of_groups, resolved_device
 from milepost.planner.memory.layouts import PLAIN, LayoutPlan, lay_out, plan_layout
-from milepost.planner.memory.measured import MeasuredSlots, measured_slots, most_requests
+from milepost.planner.memory.measured import measured_slots, most_requests
 from milepost.planner.memory.question import MemoryQuestion, check_question
 from milepost.planner.memory.rank_sizes import RankBytes, rank_bytes, rank_shape
-from milepost.planner.memory.texts import tokens_text
 from milepost.planner.slots.batches import OTHERS_SLOTS
+from milepost.planner.slots.state_slots import StateSlots
 from milepost.planner.worksheet import Derivation, Worksheet
 from milepost.shapes.names import find_shape
 from milepost.shapes.shape import ModelShape
@@ -88,7 +89,7 @@ class MemoryPlan(msgspec.Struct, frozen=True, kw_only=True):
     sizes: RankBytes
     slots: float
     slots_source: str
-    measured: MeasuredSlots | None
+    measured: StateSlots | None
     layouts: tuple[LayoutPlan, ...]
     batches: tuple[BatchRow, ...]
     derivations: tuple[Derivation, ...]
@@ -169,7 +170,7 @@ def plan_memory_of(
     )
 
 
-def _slots(sheet: Worksheet, question: MemoryQuestion, measured: MeasuredSlots | None) -> tuple[float, str]:
+def _slots(sheet: Worksheet, question: MemoryQuestion, measured: StateSlots | None) -> tuple[float, str]:
     """States of a request, and where the number is from."""
     slots, source = question.slots, "--slots"
     if measured is not None:

@@ -9,6 +9,7 @@ from milepost.errors import ConfigError
 from milepost.memory.layout import DEFAULT_BLOCK_SIZE
 from milepost.memory.named_layout import SIMULATED_LAYOUTS
 from milepost.planner.deployment import Deployment
+from milepost.planner.limits import check_within
 
 __all__ = ["CONTEXTS", "MemoryQuestion", "check_question"]
 
@@ -68,24 +69,16 @@ def check_question(question: MemoryQuestion) -> None:
     if question.layout not in SIMULATED_LAYOUTS:
         raise ConfigError(one_of("layout", question.layout, SIMULATED_LAYOUTS))
     for name in ("block_size", "kernel_alignment", "match_unit", "short_tokens", "step_tokens"):
-        _within(name, getattr(question, name), 1, _MOST_TOKENS)
-    _within("drafts", question.drafts, 0, 1_024)
-    _within("memory_bytes", question.memory_bytes, 0, _MOST_BYTES)
+        check_within(name, getattr(question, name), 1, _MOST_TOKENS)
+    check_within("drafts", question.drafts, 0, 1_024)
+    check_within("memory_bytes", question.memory_bytes, 0, _MOST_BYTES)
     if question.reserve_bytes is not None:
-        _within("reserve_bytes", question.reserve_bytes, 0, _MOST_BYTES)
+        check_within("reserve_bytes", question.reserve_bytes, 0, _MOST_BYTES)
     if not 1 <= len(question.contexts) <= _MOST_CONTEXTS:
         raise ConfigError(f"contexts must be 1 to {_MOST_CONTEXTS}. Given: {len(question.contexts)}.")
     for context in question.contexts:
-        _within("contexts", context, 1, _MOST_TOKENS)
+        check_within("contexts", context, 1, _MOST_TOKENS)
     if not 1 <= question.slots <= _MOST_SLOTS:  # also no number at all
         raise ConfigError(
             f"slots must be 1, the state of a running request, to {_MOST_SLOTS:,}. Given: {question.slots}."
         )
-    share = question.deployment.memory_share
-    if not 0 < share <= 1:  # also no number at all
-        raise ConfigError(f"memory_share must be above 0 and at most 1. Given: {share}.")
-
-
-def _within(name: str, value: int, least: int, most: int) -> None:
-    if not least <= value <= most:
-        raise ConfigError(f"{name} must be {least:,} to {most:,}. Given: {value}.")

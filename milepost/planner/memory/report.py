@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from milepost.planner.figures import bytes_text, tokens_text
 from milepost.planner.memory.layouts import LayoutPlan
 from milepost.planner.memory.pictures import pictures
 from milepost.planner.memory.plan import MemoryPlan
-from milepost.planner.memory.texts import bytes_text, tokens_text
-from milepost.planner.report import Column, Plot, Report, Section, Series, Table
+from milepost.planner.report import Plot, Report, Section, Series, Table, columns
 from milepost.planner.slots.batches import OTHERS_SLOTS
 
 __all__ = ["memory_report"]
@@ -96,12 +96,7 @@ def _device_section(plan: MemoryPlan) -> Section:
     )
     weights = Table(
         title="Weights",
-        columns=(
-            Column("part", numeric=False),
-            Column("parameters, 1e9"),
-            Column("whole model"),
-            Column("on a device"),
-        ),
+        columns=columns("part", "parameters, 1e9", "whole model", "on a device", words=("part",)),
         rows=tuple(rows),
     )
     return Section(
@@ -131,7 +126,7 @@ def _budget_table(plan: MemoryPlan) -> Table:
         rows.append(("the device", bytes_text(device.device_bytes), "100.0%"))
     return Table(
         title="One device",
-        columns=(Column("what", numeric=False), Column("bytes"), Column("share")),
+        columns=columns("what", "bytes", "share", words=("what",)),
         rows=tuple(rows),
     )
 
@@ -160,18 +155,18 @@ def _sizes_section(plan: MemoryPlan) -> Section:
     if sizes.state_bytes and sizes.kv_bytes_per_token:
         others = sizes.all_attention_kv_bytes_per_token
         rows.append(("token, if all layers kept rows", f"{others:,.0f}", bytes_text(others)))
-    columns = (Column("on one rank", numeric=False), Column("bytes"), Column(""))
-    return Section(title="A state and a token", tables=(Table(columns=columns, rows=tuple(rows)),))
+    headings = columns("on one rank", "bytes", "", words=("on one rank",))
+    return Section(title="A state and a token", tables=(Table(columns=headings, rows=tuple(rows)),))
 
 
 def _layouts_section(plan: MemoryPlan) -> Section:
     layouts = plan.layouts
-    columns = (Column("", numeric=False), *(Column(layout.name) for layout in layouts))
+    headings = columns("", *(layout.name for layout in layouts), words=("",))
     cells = [_layout_cells(layout) for layout in layouts]
     rows = tuple((name, *(cell[name] for cell in cells)) for name in cells[0])
     return Section(
         title="Layouts" if len(layouts) > 1 else f"Layout {layouts[0].name}",
-        tables=(Table(columns=columns, rows=rows, note=_RULE),),
+        tables=(Table(columns=headings, rows=rows, note=_RULE),),
         drawings=tuple(pictures(plan)),
     )
 
@@ -203,14 +198,14 @@ def _or_no_limit(count: int | None) -> str:
 def _batches_section(plan: MemoryPlan) -> Section:
     hybrid = bool(plan.sizes.state_bytes and plan.sizes.kv_bytes_per_token)
     names = [layout.name for layout in plan.layouts]
-    columns = [Column("context"), Column("a request"), Column("ideal"), *map(Column, names)]
+    headings = ["context", "a request", "ideal", *names]
     charged = plan.sizes.state_bytes > 0 and plan.slots != OTHERS_SLOTS
     if charged:
-        columns.append(Column(f"ideal, {OTHERS_SLOTS} states each"))
+        headings.append(f"ideal, {OTHERS_SLOTS} states each")
     if plan.data_parallel > 1:
-        columns.append(Column(f"{names[0]}, all {plan.data_parallel:,} groups"))
+        headings.append(f"{names[0]}, all {plan.data_parallel:,} groups")
     if hybrid:
-        columns.append(Column("if all layers kept rows"))
+        headings.append("if all layers kept rows")
     rows = []
     for row in plan.batches:
         cells = [tokens_text(row.context_tokens), bytes_text(row.request_bytes), f"{row.ideal:,}"]
@@ -228,7 +223,7 @@ def _batches_section(plan: MemoryPlan) -> Section:
         title="Most requests at once, by context",
         lead=f"Of one group of {ranks}; a request takes {states} ({plan.slots_source}) and its KV. "
         "Ideal: floor(memory / (states + context x KV a token)).",
-        tables=(Table(columns=tuple(columns), rows=tuple(rows)),),
+        tables=(Table(columns=columns(*headings), rows=tuple(rows)),),
         plots=(_batch_plot(plan, hybrid=hybrid),),
     )
 
@@ -250,7 +245,7 @@ def _measured_section(plan: MemoryPlan) -> Iterator[Section]:
     yield Section(
         title=f"States of a request, measured on {found.trace}",
         lead="All of the trace, simulated on one group of ranks with the memory above for both.",
-        tables=(Table(columns=(Column("what", numeric=False), Column("")), rows=rows),),
+        tables=(Table(columns=columns("what", "", words=("what",)), rows=rows),),
     )
 
 

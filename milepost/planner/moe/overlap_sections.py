@@ -5,8 +5,8 @@ from __future__ import annotations
 from milepost.planner.moe.degree import PHASES
 from milepost.planner.moe.plan import MoePlan
 from milepost.planner.moe.published import PUBLISHED_GAINS
-from milepost.planner.moe.wording import PHASE_NAMES, columns
-from milepost.planner.report import Section, Table
+from milepost.planner.moe.wording import PHASE_NAMES
+from milepost.planner.report import Section, Table, columns
 
 __all__ = ["overlap_section", "waves_section"]
 

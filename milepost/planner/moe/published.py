@@ -7,7 +7,7 @@ not at hand to check under which batch and dtype they were measured.
 from __future__ import annotations
 
 from milepost.planner.moe.plan import MoePlan
-from milepost.planner.report import Column, Table
+from milepost.planner.report import Table, columns
 
 __all__ = ["PUBLISHED_GAINS", "PUBLISHED_TAIL_SECONDS", "tail_check"]
 
@@ -38,12 +38,7 @@ def tail_check(plan: MoePlan) -> Table | None:
             rows.append((what, f"{old * 1e6:.2f}", f"{new * 1e6:.2f}", f"{new / old - 1:+.1%}"))
     return Table(
         title="Beside the published times on 8 ranks",
-        columns=(
-            Column("", numeric=False),
-            Column("replicated us"),
-            Column("scattered us"),
-            Column("change"),
-        ),
+        columns=columns("", "replicated us", "scattered us", "change", words=("",)),
         rows=tuple(rows),
         note="Nothing is fitted to these times. Latencies of a collective and of a kernel are the hardware "
         "description's; launches that overlap the kernel before, and weights that are still in the L2 cache, "

@@ -9,6 +9,7 @@ import msgspec
 from milepost.error_text import one_of
 from milepost.errors import ConfigError
 from milepost.planner.deployment import Deployment
+from milepost.planner.limits import check_within
 
 __all__ = ["ITEM_BYTES", "PLACEMENTS", "SENDS", "MoeQuestion", "Placement", "Send", "check_question"]
 
@@ -97,8 +98,4 @@ def check_question(question: MoeQuestion) -> None:
         ("data_parallel", question.deployment.data_parallel, 0, MOST_RANKS),
         ("expert_parallel", question.deployment.expert_parallel, 0, MOST_RANKS),
     ):
-        if not least <= value <= most:
-            raise ConfigError(f"{option} must be from {least:,} to {most:,}. Given: {value:,}.")
-    share = question.deployment.memory_share
-    if not 0 < share <= 1:  # also refuses NaN
-        raise ConfigError(f"memory_share must be above 0 and at most 1. Given: {share}.")
+        check_within(option, value, least, most)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from milepost.planner.figures import bytes_text
 from milepost.planner.moe.balance import SAMPLES
 from milepost.planner.moe.degree import ANY_PLACEMENT, PHASES, DegreePlan, Phase
 from milepost.planner.moe.overlap_sections import overlap_section, waves_section
 from milepost.planner.moe.plan import MoePlan
 from milepost.planner.moe.tail_section import tail_section
-from milepost.planner.moe.wording import PHASE_NAMES, columns, microseconds, size
-from milepost.planner.report import Plot, Report, Section, Series, Table
+from milepost.planner.moe.wording import PHASE_NAMES, microseconds
+from milepost.planner.report import Plot, Report, Section, Series, Table, columns
+from milepost.sim.cost.parallel import division_text
 
 __all__ = ["moe_report"]
 
@@ -20,7 +22,7 @@ def moe_report(plan: MoePlan) -> Report:
     sections += [_balance(plan), overlap_section(plan), waves_section(plan)]
     if plan.tails:
         sections.append(tail_section(plan))
-    layout = f"TP{plan.tensor_parallel} x DP{plan.data_parallel}"
+    layout = division_text(plan.tensor_parallel, plan.data_parallel)
     return Report(
         title=f"Expert parallelism: {plan.model} on {plan.ranks} x {plan.hardware} ({layout})",
         headline=_headline(plan),
@@ -39,7 +41,7 @@ def _headline(plan: MoePlan) -> tuple[tuple[str, str], ...]:
         found.append((f"expert parallel degree for {name}", f"{best}"))
         found.append((f"a layer in {name}", f"{microseconds(layer.layer_seconds)} us"))
         found.append((f"all layers in {name}", f"{layer.layer_seconds * plan.moe_layers * 1e3:,.2f} ms"))
-    found.append(("dispatched and combined, a token and layer", size(plan.token_layer_bytes)))
+    found.append(("dispatched and combined, a token and layer", bytes_text(plan.token_layer_bytes)))
     return tuple(found)
 
 
@@ -53,12 +55,12 @@ def _bytes(plan: MoePlan) -> Section:
         rows=(
             (
                 "dispatch and combine, at the experts' width",
-                size(plan.token_layer_bytes),
+                bytes_text(plan.token_layer_bytes),
                 f"{plan.balance_flops_per_byte:,.0f}",
             ),
             (
                 "the same at the hidden size",
-                size(plan.token_layer_bytes_at_hidden),
+                bytes_text(plan.token_layer_bytes_at_hidden),
                 f"{plan.balance_flops_per_byte / plan.latent_saving:,.0f}",
             ),
         ),
@@ -67,7 +69,7 @@ def _bytes(plan: MoePlan) -> Section:
         "communication hides behind computing; where reading weights binds, computing takes longer still.",
     )
     lead = (
-        f"{plan.num_experts} experts of {size(plan.expert_bytes)} in each of {plan.moe_layers} layers; "
+        f"{plan.num_experts} experts of {bytes_text(plan.expert_bytes)} in each of {plan.moe_layers} layers; "
         f"a token takes {plan.top_k}."
     )
     if plan.latent_saving != 1:
@@ -82,9 +84,9 @@ def _memory(plan: MoePlan) -> Section:
             str(degree.copies),
             str(degree.experts_per_rank),
             "yes" if degree.even else "no",
-            size(degree.expert_weight_bytes),
-            size(degree.weight_bytes),
-            size(degree.free_bytes),
+            bytes_text(degree.expert_weight_bytes),
+            bytes_text(degree.weight_bytes),
+            bytes_text(degree.free_bytes),
             "yes" if degree.fits else "no",
             f"{degree.ranks_reached:.2f}",
         )
@@ -148,13 +150,13 @@ def _moved_row(degree: DegreePlan, phase: Phase) -> tuple[str, ...]:
     layer = degree.at(phase)
     return (
         str(degree.ranks),
-        size(layer.touched_bytes),
-        size(layer.all_touched_bytes),
-        size(layer.dispatch_bytes),
-        size(layer.combine_bytes),
-        size(layer.stay_bytes),
-        size(layer.domain_bytes),
-        size(layer.cross_bytes),
+        bytes_text(layer.touched_bytes),
+        bytes_text(layer.all_touched_bytes),
+        bytes_text(layer.dispatch_bytes),
+        bytes_text(layer.combine_bytes),
+        bytes_text(layer.stay_bytes),
+        bytes_text(layer.domain_bytes),
+        bytes_text(layer.cross_bytes),
     )
 
 

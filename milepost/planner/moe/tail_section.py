@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from milepost.planner.figures import bytes_text
 from milepost.planner.moe.plan import MoePlan
 from milepost.planner.moe.published import tail_check
 from milepost.planner.moe.tails import TAILS, TailTimes
-from milepost.planner.moe.wording import columns, size
-from milepost.planner.report import Plot, Section, Series, Table
+from milepost.planner.report import Plot, Section, Series, Table, columns
 
 __all__ = ["tail_section"]
 
@@ -70,9 +70,9 @@ def _work(chosen: list[TailTimes], group: int) -> Table:
         (
             f"{tail.tokens:,}",
             one.name,
-            size(one.network_bytes),
+            bytes_text(one.network_bytes),
             f"{one.flops / 1e9:,.3g}",
-            size(one.memory_bytes),
+            bytes_text(one.memory_bytes),
         )
         for tail in chosen[:: max(1, len(chosen) // _WORK_ROWS)]
         for one in tail.tails

@@ -12,13 +12,14 @@ from milepost.errors import InputError
 from milepost.memory.layout import DEFAULT_BLOCK_SIZE
 from milepost.planner.deployment import Deployment, check_ranks
 from milepost.planner.device_memory import free_memory
-from milepost.planner.slots.measure import slots_of
+from milepost.planner.figures import bytes_text
+from milepost.planner.slots.measure import slots_of, spec_of
 from milepost.shapes.names import find_shape
 from milepost.sim.cost.by_name import default_hardware, ranks_that_fit
 from milepost.sim.cost.hardware import find_hardware
 from milepost.sim.cost.part_work import RankSizes, StepParts
 from milepost.sim.replay.setup import MAX_PAGES
-from milepost.sim.runs import TOKEN_BUDGET, RunSpec
+from milepost.sim.runs import TOKEN_BUDGET
 from milepost.sim.traces.trace import Trace
 
 __all__ = ["TraceRequests", "requests_of_trace"]
@@ -78,21 +79,13 @@ def requests_of_trace(trace: Trace, deployment: Deployment, token_budget: int = 
     page = (trace.block_size or DEFAULT_BLOCK_SIZE) * StepParts(shape, sizes).kv_bytes_per_token
     # Of a small model a large device holds more pages than a trace could ever fill.
     most = MAX_PAGES * page if page else free.free_bytes
-    spec = RunSpec(
-        model=deployment.model,
-        budget_bytes=min(max(0, free.free_bytes), most),
-        tensor_parallel=tensor,
-        kv_itemsize=sizes.kv_itemsize,
-        state_itemsize=sizes.state_itemsize,
-        token_budget=budget,
-        hardware=deployment.hardware or hardware.name,
-    )
-    found = slots_of(trace, spec)
+    room = min(max(0, free.free_bytes), most)
+    found = slots_of(trace, spec_of(deployment, hardware, room, token_budget=budget))
     count = len(trace.requests)
     prompt = round(sum(request.num_prompt for request in trace.requests) / count)
     output = max(1, round(sum(request.num_output for request in trace.requests) / count))
     note = (
-        f"Of {count:,} requests of {trace.name}, simulated on one rank with {free.free_bytes / 1e9:,.1f} GB: "
+        f"Of {count:,} requests of {trace.name}, simulated on one rank with {bytes_text(free.free_bytes)}: "
         f"{found.needed_slots_mean:.3f} states needed a running request, {found.kept_slots_mean:,.1f} kept "
         f"as snapshots, {found.hit_rate:.1%} of the prompts' tokens hit; 90 % are at most "
         f"{found.context_p90_tokens:,.0f} tokens long, while the plan takes means."

@@ -6,6 +6,7 @@ import msgspec
 
 from milepost.errors import ConfigError
 from milepost.planner.deployment import Deployment
+from milepost.planner.limits import check_within
 from milepost.planner.serve.speculation import Speculation
 
 __all__ = ["ServeQuestion", "check_question"]
@@ -78,8 +79,8 @@ def check_question(question: ServeQuestion, max_position: int) -> None:
         ConfigError: what, its limit, what was given.
     """
     for name, least in (("input_tokens", 1), ("output_tokens", 1), ("hit_tokens", 0), ("batch", 0)):
-        _within(name, getattr(question, name), least, MOST_TOKENS)
-    _within("token_budget", question.token_budget, 0, MOST_TOKENS)
+        check_within(name, getattr(question, name), least, MOST_TOKENS)
+    check_within("token_budget", question.token_budget, 0, MOST_TOKENS)
     if question.hit_tokens >= question.input_tokens:
         raise ConfigError(
             f"hit_tokens must be below input_tokens, as the last token is always computed. "
@@ -100,12 +101,7 @@ def check_question(question: ServeQuestion, max_position: int) -> None:
         )
     if question.gpus is not None:
         fewest, most = question.gpus
-        _within("gpus", fewest, 1, MOST_DEVICES)
-        _within("gpus", most, 1, MOST_DEVICES)
+        check_within("gpus", fewest, 1, MOST_DEVICES)
+        check_within("gpus", most, 1, MOST_DEVICES)
         if fewest > most:
             raise ConfigError(f"A range of gpus must go up. Given: {fewest}-{most}.")
-
-
-def _within(name: str, value: int, least: int, most: int) -> None:
-    if not least <= value <= most:
-        raise ConfigError(f"{name} must be {least:,} to {most:,}. Given: {value:,}.")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from milepost.planner.figures import bytes_text
 from milepost.planner.serve.question import ServeQuestion
 from milepost.planner.serve.request_memory import free_of, largest_batch, request_memory
 from milepost.planner.serve.search import BUDGETS, Refusals, SearchResult, divisions
 from milepost.planner.serve.steady import Arrangement, ServePoint
 from milepost.shapes.shape import ModelShape
 from milepost.sim.cost.hardware import Hardware
+from milepost.sim.cost.parallel import division_text
 from milepost.sim.cost.part_work import RankSizes
 
 __all__ = ["arrangement_text", "fewest_that_hold", "nothing_fits", "out_of_reach"]
@@ -17,7 +19,7 @@ MOST_DEVICES = 1 << 12
 
 def arrangement_text(sizes: RankSizes | ServePoint) -> str:
     """Such as "TP8 x DP4"; expert and context parallelism where they are not the plain ones."""
-    text = f"TP{sizes.tensor_parallel} x DP{sizes.data_parallel}"
+    text = division_text(sizes.tensor_parallel, sizes.data_parallel)
     experts = sizes.expert_parallel
     if experts and experts != sizes.tensor_parallel * sizes.data_parallel:
         text += f" EP{experts}"
@@ -86,9 +88,8 @@ def nothing_fits(
         "budget or take larger devices."
     )
     held = (
-        f"{free.usable_bytes / 1e9:,.1f} GB for {free.weight_bytes / 1e9:,.1f} GB of weights, "
-        f"{free.workspace_bytes / 1e9:,.1f} GB of workspace and "
-        f"{needed.request_bytes / 1e9:,.2f} GB a request"
+        f"{bytes_text(free.usable_bytes)} for {bytes_text(free.weight_bytes)} of weights, "
+        f"{bytes_text(free.workspace_bytes)} of workspace and {bytes_text(needed.request_bytes)} a request"
     )
     return (
         "A device must hold its weights, a step's workspace and two requests, one that decodes and one that "

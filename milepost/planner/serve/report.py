@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from milepost.planner.report import Column, Plot, Report, Section, Series, Table
+from milepost.planner.figures import bytes_text, scaled_text, seconds_text
+from milepost.planner.report import Column, Plot, Report, Section, Series, Table, columns
 from milepost.planner.serve.plan import ServePlan, StepBreakdown
 from milepost.planner.serve.refusals import arrangement_text
 from milepost.planner.serve.search import keeps_limits
@@ -38,8 +39,8 @@ def serve_report(plan: ServePlan) -> Report:
 def _headline(plan: ServePlan) -> tuple[tuple[str, str], ...]:
     point, costs = plan.point, plan.costs
     rows = [
-        ("TTFT", _seconds(point.ttft_seconds)),
-        ("TPOT", _seconds(point.tpot_seconds)),
+        ("TTFT", seconds_text(point.ttft_seconds)),
+        ("TPOT", seconds_text(point.tpot_seconds)),
         ("tokens/s/GPU", f"{point.tokens_per_second_per_gpu:,.1f}"),
         ("tokens/s/user", f"{point.tokens_per_second_per_user:,.1f}"),
         ("batch a group", f"{point.batch:,}"),
@@ -58,9 +59,12 @@ def _speeds(plan: ServePlan) -> Section:
     rows = [
         ("replicas", f"{plan.replicas:,} of {point.gpus:,} device{'' if point.gpus == 1 else 's'}"),
         ("requests/s of all replicas", f"{plan.replicas * point.requests_per_second:,.4g}"),
-        ("prompt on idle devices", f"{_seconds(plan.prefill_seconds)} in {_steps(plan.prefill_steps)}"),
-        ("step of decode alone", _seconds(point.decode_step_seconds)),
-        ("step with prompts", f"{_seconds(point.mixed_step_seconds)}, {point.chunk_tokens:,} tokens of them"),
+        ("prompt on idle devices", f"{seconds_text(plan.prefill_seconds)} in {_steps(plan.prefill_steps)}"),
+        ("step of decode alone", seconds_text(point.decode_step_seconds)),
+        (
+            "step with prompts",
+            f"{seconds_text(point.mixed_step_seconds)}, {point.chunk_tokens:,} tokens of them",
+        ),
         ("share of steps with prompts", f"{point.mixed_share:.1%}"),
         ("load of prefill", f"{point.prefill_load:.1%} of the room for prompts"),
         ("most tokens of a step", f"{point.token_budget_tokens:,}"),
@@ -122,9 +126,9 @@ def _parts_table(title: str, parts: Sequence[PartCost], draft_seconds: float = 0
     rows = [
         (
             part.name,
-            _scaled(part.flops, "FLOP"),
-            _scaled(part.bytes, "B"),
-            _seconds(part.seconds),
+            scaled_text(part.flops, "FLOP"),
+            scaled_text(part.bytes, "B"),
+            seconds_text(part.seconds),
             f"{part.seconds / total:.1%}",
             part.bound,
         )
@@ -132,17 +136,10 @@ def _parts_table(title: str, parts: Sequence[PartCost], draft_seconds: float = 0
         if part.seconds
     ]
     if draft_seconds:
-        rows.append(("drafts", "", "", _seconds(draft_seconds), f"{draft_seconds / total:.1%}", ""))
-    rows.append(("all", "", "", _seconds(total), "100.0%", ""))
-    columns = (
-        Column("part", numeric=False),
-        Column("FLOPs"),
-        Column("bytes"),
-        Column("time"),
-        Column("share"),
-        Column("bound", numeric=False),
-    )
-    return Table(title=title, columns=columns, rows=tuple(rows))
+        rows.append(("drafts", "", "", seconds_text(draft_seconds), f"{draft_seconds / total:.1%}", ""))
+    rows.append(("all", "", "", seconds_text(total), "100.0%", ""))
+    names = ("part", "FLOPs", "bytes", "time", "share", "bound")
+    return Table(title=title, columns=columns(*names, words=("part", "bound")), rows=tuple(rows))
 
 
 def _bars(title: str, x_name: str, steps: Sequence[StepBreakdown], field: str) -> Plot:
@@ -161,17 +158,17 @@ def _bars(title: str, x_name: str, steps: Sequence[StepBreakdown], field: str) -
 def _memory(plan: ServePlan) -> Section:
     memory, request = plan.memory, plan.request
     rows = [
-        ("device", _gigabytes(memory.device_bytes)),
-        ("of it usable", _gigabytes(memory.usable_bytes)),
-        ("weights", _gigabytes(memory.weight_bytes)),
-        ("workspace of a step", _gigabytes(memory.workspace_bytes)),
-        ("free for requests", _gigabytes(memory.free_bytes)),
-        ("states of a request", _gigabytes(request.state_bytes)),
-        ("KV of a request", _gigabytes(request.kv_bytes)),
+        ("device", bytes_text(memory.device_bytes)),
+        ("of it usable", bytes_text(memory.usable_bytes)),
+        ("weights", bytes_text(memory.weight_bytes)),
+        ("workspace of a step", bytes_text(memory.workspace_bytes)),
+        ("free for requests", bytes_text(memory.free_bytes)),
+        ("states of a request", bytes_text(request.state_bytes)),
+        ("KV of a request", bytes_text(request.kv_bytes)),
     ]
     if request.draft_weight_bytes:
-        rows.insert(3, ("weights of the draft model", _gigabytes(request.draft_weight_bytes)))
-    rows.append(("left for cached prefixes", _gigabytes(plan.left_bytes)))
+        rows.insert(3, ("weights of the draft model", bytes_text(request.draft_weight_bytes)))
+    rows.append(("left for cached prefixes", bytes_text(plan.left_bytes)))
     rows.append(("largest batch a group", f"{plan.largest_batch:,}"))
     slots = f"{plan.question.slots:.4g} state{'' if plan.question.slots == 1 else 's'}"
     return Section(
@@ -189,23 +186,15 @@ def _search(plan: ServePlan) -> Section:
     shown = _thinned(front, plan.point)
     best = next((place for place, point in enumerate(shown) if point == plan.point), None)
     rows = tuple(_point_row(plan, point) for point in shown)
-    columns = (
-        Column("devices"),
-        Column("ranks", numeric=False),
-        Column("step tokens"),
-        Column("batch"),
-        Column("TTFT"),
-        Column("TPOT"),
-        Column("tokens/s/GPU"),
-        Column("tokens/s/user"),
-        *((Column("limits", numeric=False),) if _limited(plan) else ()),
-    )
+    names = ["devices", "ranks", "step tokens", "batch", "TTFT", "TPOT", "tokens/s/GPU", "tokens/s/user"]
+    if _limited(plan):
+        names.append("limits")
     more = (
         f" {len(front) - len(shown):,} more are in the plot and in JSON." if len(front) > len(shown) else ""
     )
     table = Table(
         title="Speed of the machine against speed for a user: none of these is beaten in both",
-        columns=columns,
+        columns=columns(*names, words=("ranks", "limits")),
         rows=rows,
         note=_refusals(plan) + more,
         best=best,
@@ -233,25 +222,20 @@ def _counts(plan: ServePlan) -> Table:
             f"{one.gpus:,}",
             f"{one.replicas} x {arrangement_text(one.point)}",
             f"{one.point.batch:,}",
-            _seconds(one.point.ttft_seconds),
-            _seconds(one.point.tpot_seconds),
+            seconds_text(one.point.ttft_seconds),
+            seconds_text(one.point.tpot_seconds),
             f"{one.point.tokens_per_second_per_gpu:,.1f}",
             f"{one.gpus * one.point.tokens_per_second_per_gpu:,.0f}",
             f"{one.replicas * one.point.requests_per_second:,.4g}",
         )
         for one in plan.search.by_count
     )
-    columns = (
-        Column("devices"),
-        Column("replicas", numeric=False),
-        Column("batch"),
-        Column("TTFT"),
-        Column("TPOT"),
-        Column("tokens/s/GPU"),
-        Column("tokens/s"),
-        Column("requests/s"),
+    names = ("devices", "replicas", "batch", "TTFT", "TPOT", "tokens/s/GPU", "tokens/s", "requests/s")
+    return Table(
+        title="The best under the limits by number of devices",
+        columns=columns(*names, words=("replicas",)),
+        rows=rows,
     )
-    return Table(title="The best under the limits by number of devices", columns=columns, rows=rows)
 
 
 def _thinned(front: Sequence[ServePoint], chosen: ServePoint) -> list[ServePoint]:
@@ -272,8 +256,8 @@ def _point_row(plan: ServePlan, point: ServePoint) -> tuple[str, ...]:
         arrangement_text(point),
         f"{point.token_budget_tokens:,}",
         f"{point.batch:,}",
-        _seconds(point.ttft_seconds),
-        _seconds(point.tpot_seconds),
+        seconds_text(point.ttft_seconds),
+        seconds_text(point.tpot_seconds),
         f"{point.tokens_per_second_per_gpu:,.1f}",
         f"{point.tokens_per_second_per_user:,.1f}",
         *(("kept" if keeps_limits(plan.question, point) else "exceeded",) if _limited(plan) else ()),
@@ -297,7 +281,7 @@ def _front_series(plan: ServePlan, front: Sequence[ServePoint]) -> list[Series]:
             y=tuple(point.tokens_per_second_per_gpu for point in points),
             labels=tuple(
                 f"{point.gpus} devices, {arrangement_text(point)}, batch {point.batch}, steps of "
-                f"{point.token_budget_tokens:,}, TTFT {_seconds(point.ttft_seconds)}"
+                f"{point.token_budget_tokens:,}, TTFT {seconds_text(point.ttft_seconds)}"
                 for point in points
             ),
         )
@@ -326,48 +310,19 @@ def _drafts(plan: ServePlan) -> Section:
     rows = tuple(
         (
             design.states,
-            _gigabytes(design.state.running_bytes),
-            _gigabytes(design.state.step_extra_bytes),
-            _seconds(design.step_extra_seconds),
+            bytes_text(design.state.running_bytes),
+            bytes_text(design.state.step_extra_bytes),
+            seconds_text(design.step_extra_seconds),
             f"{design.largest_batch:,}",
-            _seconds(design.tpot_seconds) if design.tpot_seconds is not None else "",
+            seconds_text(design.tpot_seconds) if design.tpot_seconds is not None else "",
         )
         for design in plan.drafts
     )
-    columns = (
-        Column("states", numeric=False),
-        Column("of a sequence"),
-        Column("moved a step and sequence"),
-        Column("time a step"),
-        Column("largest batch"),
-        Column("TPOT"),
-    )
+    names = ("states", "of a sequence", "moved a step and sequence", "time a step", "largest batch", "TPOT")
     chosen = next((n for n, design in enumerate(plan.drafts) if spec and design.states == spec.states), None)
     accepted = f"{spec.accepted_length:.4g} of {spec.verified} tokens" if spec else ""
     return Section(
         title="States with drafts",
         lead=f"A step yields {accepted} a sequence; a state must be able to go back to any of them.",
-        tables=(Table(columns=columns, rows=rows, best=chosen),),
+        tables=(Table(columns=columns(*names, words=("states",)), rows=rows, best=chosen),),
     )
-
-
-# -- text ---------------------------------------------------------------------------------------------
-
-
-def _seconds(value: float) -> str:
-    if value >= 1.0:
-        return f"{value:,.2f} s"
-    return f"{value * 1e3:,.3g} ms" if value >= 1e-3 else f"{value * 1e6:,.3g} us"
-
-
-def _gigabytes(value: float) -> str:
-    return f"{value / 1e9:,.2f} GB" if abs(value) >= 1e9 else f"{value / 1e6:,.2f} MB"
-
-
-def _scaled(value: float, unit: str) -> str:
-    if not value:
-        return ""
-    for prefix, size in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if value >= size:
-            return f"{value / size:,.3g} {prefix}{unit}"
-    return f"{value:,.3g} {unit}"

@@ -132,14 +132,7 @@ class Arrangement:
 
     def mixed_work(self, batch: int, chunk: int) -> StepWork:
         """The same with `chunk` tokens of prompts beside it, at the middle of their prompts."""
-        decode, prompts = self.decode_work(batch), self.prefill_work(chunk)
-        return StepWork(
-            tokens=decode.tokens + prompts.tokens,
-            rows=decode.rows + prompts.rows,
-            sampled=decode.sampled + prompts.sampled,
-            context=decode.context + prompts.context,
-            pairs=decode.pairs + prompts.pairs,
-        )
+        return self.decode_work(batch).beside(self.prefill_work(chunk))
 
     def prefill_work(self, chunk: int) -> StepWork:
         """A mean step with `chunk` tokens of prompts alone: a part of one prompt, or several whole."""

@@ -12,7 +12,7 @@ from milepost.model_spec import ModelSpec
 from milepost.shapes.of_spec import shape_of
 from milepost.shapes.shape import ModelShape
 
-__all__ = ["check_parallel", "divides_heads"]
+__all__ = ["check_parallel", "divides_heads", "division_text"]
 
 
 def check_parallel(
@@ -62,6 +62,11 @@ def check_parallel(
 def divides_heads(shape: ModelShape, ranks: int) -> bool:
     """Whether so many ranks can share the heads of every layer."""
     return not any(layer.heads % ranks for layer in (shape.recurrent, shape.attention) if layer is not None)
+
+
+def division_text(tensor_parallel: int, data_parallel: int) -> str:
+    """How a division is written: "TP2 x DP8"."""
+    return f"TP{tensor_parallel} x DP{data_parallel}"
 
 
 def _check_experts(shape: ModelShape, tensor_parallel: int, data_parallel: int | None, given: int) -> None:

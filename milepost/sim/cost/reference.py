@@ -15,9 +15,10 @@ import msgspec
 
 from milepost.shapes.names import find_shape
 from milepost.sim.cost.hardware import Hardware, find_hardware
+from milepost.sim.cost.parallel import division_text
 from milepost.sim.cost.part_work import RankSizes
 from milepost.sim.cost.roofline import RooflineCost
-from milepost.sim.cost.step_work import StepWork
+from milepost.sim.cost.step_work import StepWork, causal_pairs
 
 __all__ = [
     "Reference",
@@ -69,7 +70,7 @@ class Reference(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     @property
     def division(self) -> str:
         """Such as "TP2 x DP8"."""
-        return f"TP{self.tensor_parallel} x DP{self.data_parallel}"
+        return division_text(self.tensor_parallel, self.data_parallel)
 
     @property
     def step(self) -> str:
@@ -110,8 +111,8 @@ def work_of_row(row: Reference) -> StepWork:
         context = n * (row.context + 1)
         return StepWork(tokens=n, rows=n, sampled=n, context=context, pairs=context)
     new = row.context - row.cached
-    pairs = new * row.cached + new * (new + 1) // 2
-    return StepWork(tokens=n * new, rows=n, sampled=n, context=n * row.context, pairs=n * pairs)
+    pairs = n * causal_pairs(new, row.cached)
+    return StepWork(tokens=n * new, rows=n, sampled=n, context=n * row.context, pairs=pairs)
 
 
 def predicted_seconds(row: Reference, model: str = "kimi-k3", hardware: Hardware | None = None) -> float:

@@ -16,7 +16,7 @@ from milepost.model_spec import ModelSpec
 from milepost.shapes.of_spec import shape_of
 from milepost.shapes.shape import ModelShape
 from milepost.sim.cost.hardware import Hardware
-from milepost.sim.cost.parallel import check_parallel
+from milepost.sim.cost.parallel import check_parallel, division_text
 from milepost.sim.cost.part_weights import EXPERTS, rank_weight_bytes
 from milepost.sim.cost.part_work import (
     COLLECTIVES,
@@ -98,7 +98,8 @@ class RooflineCost:
         name = printable(self.hardware.name)
         if self.devices == 1:
             return name
-        return f"{self.devices} x {name} (TP{self.sizes.tensor_parallel} x DP{self.sizes.data_parallel})"
+        division = division_text(self.sizes.tensor_parallel, self.sizes.data_parallel)
+        return f"{self.devices} x {name} ({division})"
 
     def seconds(self, work: StepWork) -> float:
         """Of one step; the sum of `breakdown`'s parts."""

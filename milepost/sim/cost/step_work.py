@@ -9,7 +9,7 @@ import msgspec
 from milepost.errors import ConfigError
 from milepost.types import Batch
 
-__all__ = ["CostModel", "StepWork", "step_seconds", "work_of"]
+__all__ = ["CostModel", "StepWork", "causal_pairs", "step_seconds", "work_of"]
 
 MOST_SECONDS = 1e9
 
@@ -35,6 +35,12 @@ class StepWork(msgspec.Struct, frozen=True, kw_only=True):
     snapshots: int = 0
     copied_pages: int = 0
 
+    def beside(self, other: StepWork) -> StepWork:
+        """The work of one step that does both."""
+        return StepWork(
+            **{name: getattr(self, name) + getattr(other, name) for name in self.__struct_fields__}
+        )
+
 
 class CostModel(Protocol):
     """Tells how long a step takes."""
@@ -49,6 +55,11 @@ class CostModel(Protocol):
         ...
 
 
+def causal_pairs(tokens: int, before: int) -> int:
+    """Pairs of query and key of consecutive tokens behind `before` others."""
+    return tokens * before + tokens * (tokens + 1) // 2
+
+
 def work_of(batch: Batch) -> StepWork:
     """The work of a batch."""
     tokens = sampled = context = pairs = snapshots = 0
@@ -58,7 +69,7 @@ def work_of(batch: Batch) -> StepWork:
         tokens += count
         sampled += row.samples
         context += end
-        pairs += count * row.start + count * (count + 1) // 2
+        pairs += causal_pairs(count, row.start)
         snapshots += len(row.snapshots)
     return StepWork(
         tokens=tokens,

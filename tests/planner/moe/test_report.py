@@ -8,7 +8,6 @@ from milepost.planner.deployment import Deployment
 from milepost.planner.moe.plan import plan_moe
 from milepost.planner.moe.question import MoeQuestion
 from milepost.planner.moe.report import moe_report
-from milepost.planner.moe.wording import size
 from milepost.planner.report import Report, Table
 
 
@@ -51,7 +50,7 @@ def test_the_headline_answers(k3: Report) -> None:
     answers = dict(k3.headline)
     assert answers["expert parallel degree for decoding"] == "32"
     assert answers["expert parallel degree for prefill"] == "16"
-    assert answers["dispatched and combined, a token and layer"] == "172 kB"
+    assert answers["dispatched and combined, a token and layer"] == "172.03 kB"
 
 
 def test_the_recommended_row_is_marked(k3: Report) -> None:
@@ -62,7 +61,7 @@ def test_the_recommended_row_is_marked(k3: Report) -> None:
 
 
 def test_both_widths_stand_side_by_side(k3: Report) -> None:
-    assert [row[1:] for row in table(k3, "Bytes").rows] == [("172 kB", "6,144"), ("344 kB", "3,072")]
+    assert [row[1:] for row in table(k3, "Bytes").rows] == [("172.03 kB", "6,144"), ("344.06 kB", "3,072")]
 
 
 def test_uneven_ranks_are_shown_by_load_and_by_time() -> None:
@@ -94,18 +93,3 @@ def test_published_times_stand_beside_the_formulas_for_k3_alone(k3: Report) -> N
 def test_tails_are_shown_for_the_plans_own_ranks() -> None:
     shown = report(tensor_parallel=16, hardware="gb300")
     assert table(shown, "Tails under tensor parallelism", "Microseconds at TP16").rows
-
-
-@pytest.mark.parametrize(
-    ("count", "text"),
-    [
-        (0, "0 B"),
-        (999, "999 B"),
-        (172_032, "172 kB"),
-        (999_900, "1 MB"),
-        (1.5e12, "1.5 TB"),
-        (-4e10, "-40 GB"),
-    ],
-)
-def test_sizes(count: float, text: str) -> None:
-    assert size(count) == text

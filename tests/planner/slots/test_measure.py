@@ -11,13 +11,16 @@ import pytest
 
 from milepost.errors import ConfigError, InputError
 from milepost.planner.deployment import Deployment
-from milepost.planner.slots.measure import StateSlots, measure_slots, slots_of, spec_of
+from milepost.planner.slots.measure import slots_of, spec_of
+from milepost.planner.slots.state_slots import StateSlots
+from milepost.sim.cost.hardware import find_hardware
 from milepost.sim.models import find_model
 from milepost.sim.replay.setup import parts_of
 from milepost.sim.runs import RunSpec
 from milepost.sim.sweep.point import run_point
 from milepost.sim.traces.block_tokens import BlockTokens, runs_of
 from milepost.sim.traces.options import TraceOptions
+from milepost.sim.traces.reading import read_trace
 from milepost.sim.traces.trace import Trace, TraceRequest
 from tests.sim.block_traces import random_trace
 
@@ -142,11 +145,11 @@ def test_a_deployment_is_simulated_as_it_is_planned() -> None:
     deployment = Deployment(
         model=MODEL, hardware="cpu", tensor_parallel=2, kv_dtype="fp8", state_dtype="bf16"
     )
-    spec = spec_of(deployment, 10**6)
+    spec = spec_of(deployment, find_hardware("h200"), 10**6)
     assert (spec.kv_itemsize, spec.state_itemsize, spec.tensor_parallel) == (1, 2, 2)
     assert (spec.model, spec.hardware, spec.budget_bytes, spec.queueing) == (MODEL, "cpu", 10**6, True)
     with pytest.raises(ConfigError, match="kv_dtype must be one of"):
-        spec_of(msgspec.structs.replace(deployment, kv_dtype="fp4"), 10**6)
+        spec_of(msgspec.structs.replace(deployment, kv_dtype="fp4"), find_hardware("h200"), 10**6)
 
 
 def test_too_much_load_is_said() -> None:
@@ -191,8 +194,8 @@ def test_a_file_is_read_and_slowed_down(tmp_path: Path) -> None:
     ]
     path = tmp_path / "trace.jsonl"
     path.write_text("\n".join(map(json.dumps, rows)))
-    fast = measure_slots(path, TraceOptions(), TURNS)
-    slow = measure_slots(path, TraceOptions(time_scale=10.0, first=2), TURNS)
+    fast = slots_of(read_trace(path, TraceOptions()), TURNS)
+    slow = slots_of(read_trace(path, TraceOptions(time_scale=10.0, first=2)), TURNS)
     assert (fast.requests, slow.requests) == (3, 2)
     assert (fast.arrival_seconds, slow.arrival_seconds) == (2.0, 10.0)
     assert isinstance(fast, StateSlots)
