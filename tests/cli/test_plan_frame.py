@@ -57,7 +57,13 @@ def error_of(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 
 def test_the_table_of_commands_and_the_modules_are_the_same() -> None:
     folder = Path(import_module("milepost.cli.plan").__path__[0])
-    modules = {path.stem for path in folder.glob("*.py")} - {"__init__", "group", "options", "outputs", "quantities"}
+    modules = {path.stem for path in folder.glob("*.py")} - {
+        "__init__",
+        "group",
+        "options",
+        "outputs",
+        "quantities",
+    }
     with click.Context(plan) as context:
         assert set(plan.list_commands(context)) == modules
         for name in modules:
