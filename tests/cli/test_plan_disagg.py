@@ -82,6 +82,13 @@ def test_a_trace_is_read_and_its_hits_simulated(capsys: Capture) -> None:
 
 
 @pytest.mark.parametrize(
+    "network", ["400Gb", "400Gb/s", "400Gbps", "400 Gbit/s", "400gbit", "50GB", "50GB/s"]
+)
+def test_a_network_is_in_bytes_or_in_bits(network: str, capsys: Capture) -> None:
+    assert plan_of(capsys, "--network", network)["network_bytes_per_second"] == 50e9
+
+
+@pytest.mark.parametrize(
     ("words", "says"),
     [
         (["--network", "0"], "--network must be bytes a second above 0"),

@@ -12,7 +12,7 @@ from milepost.cli.option_groups import GroupedCommand, option_group
 from milepost.cli.options import examples
 from milepost.cli.plan.options import deployment_options, take_deployment
 from milepost.cli.plan.outputs import finish, output_options, take_outputs
-from milepost.cli.plan.quantities import seconds_of
+from milepost.cli.plan.quantities import bytes_a_second_of, seconds_of
 from milepost.cli.trace_options import open_trace, take_trace_options, trace_options
 from milepost.errors import ConfigError
 from milepost.planner.disagg.question import STREAMING, DisaggQuestion
@@ -25,16 +25,6 @@ _prefill = option_group("The prefill side (the decode side is what is deployed)"
 _requests = option_group("Requests")
 _goal = option_group("Network, limits and size")
 _money = option_group("Prices and losses")
-
-
-def _bytes_a_second(option: str, text: str) -> float:
-    """Bytes a second out of text such as 50GB or 50GB/s; 0 is refused."""
-    try:
-        return float(parse_bytes(text.removesuffix("/s"), name=option))
-    except ConfigError:
-        raise ConfigError(
-            f"{option} must be bytes a second above 0, such as 50GB or 12.5GB/s. Given: {text!r:.60}."
-        ) from None
 
 
 def _limit(option: str, text: str | None) -> float:
@@ -232,8 +222,8 @@ def _question(options: dict[str, Any]) -> DisaggQuestion:
         hit_rate=options["hit_rate"],
         simulated_bytes=parse_bytes(simulated, name="--simulate") if simulated else 0,
         snapshot_policy=options["snapshot_policy"],
-        network_bytes_per_second=_bytes_a_second("--network", options["network"]),
-        link_bytes_per_second=_bytes_a_second("--link", link) if link is not None else 0.0,
+        network_bytes_per_second=bytes_a_second_of("--network", options["network"]),
+        link_bytes_per_second=bytes_a_second_of("--link", link) if link is not None else 0.0,
         slots=options["slots"],
         streaming=options["streaming"],
         chunk_tokens=options["token_budget"],

@@ -41,7 +41,7 @@ _DEFAULTS = MemoryQuestion()
     default=_DEFAULTS.layout,
     show_default=True,
     metavar="|".join(SIMULATED_LAYOUTS),
-    help="How pages are cut.",
+    help="How pages are cut: aligned as vLLM does, lcm as Jenga.",
 )
 @_layout("--compare", is_flag=True, help="All layouts side by side.")
 @_layout(

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+import re
 
+from milepost.byte_counts import parse_bytes
 from milepost.errors import ConfigError
 
-__all__ = ["MOST_BARE_SECONDS", "seconds_of", "tokens_of"]
+__all__ = ["MOST_BARE_SECONDS", "bytes_a_second_of", "seconds_of", "tokens_of"]
 
 MOST_BARE_SECONDS = {"--ttft": 600.0, "--tpot": 2.0}
 """Above it a number without a unit is more likely meant in milliseconds, and no limit that anyone sets."""
 
 _TIMES = {"ms": 1e-3, "us": 1e-6, "s": 1.0}
+_BITS = re.compile(r"([0-9.]+)\s*(?:([KMGT])b|([kmgtKMGT])(?:bit|bps))(?:/s|ps)?")
 _TOKENS = {"k": 1 << 10, "m": 1 << 20}
 
 
@@ -38,6 +41,24 @@ def seconds_of(option: str, text: str) -> float:
             f"Given: {text!r:.60}."
         )
     return found
+
+
+def bytes_a_second_of(option: str, text: str) -> float:
+    """Bytes a second out of text such as 50GB or 50GB/s; of bits, as networks are sold: 400Gb, 400Gbit/s.
+
+    Raises:
+        ConfigError: no rate above 0.
+    """
+    try:
+        if bits := _BITS.fullmatch(text.strip()):
+            number, *prefix = bits.groups()
+            return float(parse_bytes(f"{number}{''.join(filter(None, prefix))}B", name=option)) / 8
+        return float(parse_bytes(text.removesuffix("/s"), name=option))
+    except ConfigError:
+        raise ConfigError(
+            f"{option} must be bytes a second above 0, such as 50GB or 12.5GB/s, or bits, such as 400Gbit/s. "
+            f"Given: {text!r:.60}."
+        ) from None
 
 
 def tokens_of(option: str, text: str) -> int:
