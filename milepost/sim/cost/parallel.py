@@ -14,6 +14,9 @@ from milepost.shapes.shape import ModelShape
 
 __all__ = ["check_parallel", "divides_heads", "division_text"]
 
+MOST_RANKS = 1 << 20
+"""Of any kind: more devices than anybody has, and few enough to count over."""
+
 
 def check_parallel(
     model: ModelSpec | ModelShape,
@@ -33,7 +36,7 @@ def check_parallel(
         context_parallel: of the tensor-parallel ranks, those that share a context by tokens.
 
     Raises:
-        ConfigError: a number is below 1 (`expert_parallel` below 0); `tensor_parallel` does not divide
+        ConfigError: a number is below 1 (`expert_parallel` below 0) or above `MOST_RANKS`; `tensor_parallel` does not divide
             the heads, `context_parallel` does not divide `tensor_parallel`; or `expert_parallel` is no
             number of whole groups, does not divide the ranks, or is more than there are experts. With the
             nearest that can be.
@@ -46,6 +49,8 @@ def check_parallel(
     ):
         if value is not None and value < lowest:
             raise ConfigError(f"{name} must be at least {lowest}. Given: {value}.")
+        if value is not None and value > MOST_RANKS:
+            raise ConfigError(f"{name} must be at most {MOST_RANKS:,}. Given: {value:,}.")
     shape = shape_of(model)
     heads = {
         f"{layer.heads} {layer.kind.value} heads": layer.heads

@@ -39,6 +39,7 @@ def decoding(rows: int, context: int) -> StepWork:
         ({"data_parallel": 0}, "data_parallel must be at least 1. Given: 0"),
         ({"expert_parallel": -1}, "expert_parallel must be at least 0. Given: -1"),
         ({"context_parallel": 0}, "context_parallel must be at least 1"),
+        ({"data_parallel": 10**29}, "data_parallel must be at most 1,048,576"),
         ({"tensor_parallel": 8, "context_parallel": 3}, r"context_parallel must divide the 8 .*: [24]\."),
         (
             {"tensor_parallel": 8, "expert_parallel": 12},
