@@ -14,8 +14,8 @@ from milepost.shapes.shape import ModelShape
 
 __all__ = ["check_parallel", "divides_heads", "division_text"]
 
-MOST_RANKS = 1 << 20
-"""Of any kind: more devices than anybody has, and few enough to count over."""
+MOST_GROUPS = 1 << 20
+"""More than anybody has, and few enough to count over."""
 
 
 def check_parallel(
@@ -36,10 +36,10 @@ def check_parallel(
         context_parallel: of the tensor-parallel ranks, those that share a context by tokens.
 
     Raises:
-        ConfigError: a number is below 1 (`expert_parallel` below 0) or above `MOST_RANKS`; `tensor_parallel` does not divide
-            the heads, `context_parallel` does not divide `tensor_parallel`; or `expert_parallel` is no
-            number of whole groups, does not divide the ranks, or is more than there are experts. With the
-            nearest that can be.
+        ConfigError: a number is below 1 (`expert_parallel` below 0), or `data_parallel` above
+            `MOST_GROUPS`; `tensor_parallel` does not divide the heads, `context_parallel` does not divide
+            `tensor_parallel`; or `expert_parallel` is no number of whole groups, does not divide the
+            ranks, or is more than there are experts. With the nearest that can be.
     """
     for name, value, lowest in (
         ("tensor_parallel", tensor_parallel, 1),
@@ -49,8 +49,8 @@ def check_parallel(
     ):
         if value is not None and value < lowest:
             raise ConfigError(f"{name} must be at least {lowest}. Given: {value}.")
-        if value is not None and value > MOST_RANKS:
-            raise ConfigError(f"{name} must be at most {MOST_RANKS:,}. Given: {value:,}.")
+    if data_parallel is not None and data_parallel > MOST_GROUPS:
+        raise ConfigError(f"data_parallel must be at most {MOST_GROUPS:,}. Given: {data_parallel:,}.")
     shape = shape_of(model)
     heads = {
         f"{layer.heads} {layer.kind.value} heads": layer.heads
