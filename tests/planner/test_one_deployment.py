@@ -30,13 +30,12 @@ def numbers(derivations: tuple[Derivation, ...]) -> dict[str, float]:
 
 @pytest.mark.parametrize("deployment", DEPLOYMENTS, ids=lambda one: f"{one.model} TP{one.tensor_parallel}")
 def test_bytes_of_a_device_and_of_a_request(deployment: Deployment) -> None:
-    plans = {
-        "memory": plan_memory(MemoryQuestion(deployment=deployment)),
-        "serve": plan_serve(ServeQuestion(deployment=deployment)),
-        "disagg": plan_disagg(DisaggQuestion(deployment=deployment)),
-        "moe": plan_moe(MoeQuestion(deployment=deployment)),
+    sheets = {
+        "memory": numbers(plan_memory(MemoryQuestion(deployment=deployment)).derivations),
+        "serve": numbers(plan_serve(ServeQuestion(deployment=deployment)).derivations),
+        "disagg": numbers(plan_disagg(DisaggQuestion(deployment=deployment)).derivations),
+        "moe": numbers(plan_moe(MoeQuestion(deployment=deployment)).derivations),
     }
-    sheets = {name: numbers(plan.derivations) for name, plan in plans.items()}
     for name in ("device_bytes", "usable_bytes", "weight_bytes"):
         assert len({sheet[name] for sheet in sheets.values()}) == 1, name
     # The room of a step depends on its tokens, which plans choose.
