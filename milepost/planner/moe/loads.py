@@ -175,7 +175,8 @@ def chosen_shares(loads: Shares, top_k: int) -> Shares:
         if free <= 0:  # fewer experts with a load than a token takes
             shares[~certain] = rest / max(1, int((~certain).sum()))
             break
-        shares = np.where(certain, 1.0, loads * (rest / free))
+        shares = np.ones(len(loads))
+        shares[~certain] = loads[~certain] / free * rest  # in this order: rest / free may overflow
         beyond = shares > 1.0
         if not beyond.any():
             break

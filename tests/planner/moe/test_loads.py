@@ -138,3 +138,8 @@ def test_a_file_of_all_layers(tmp_path: Path) -> None:
     path = tmp_path / "all.json"
     path.write_text(json.dumps([[1] * 896] * 92))
     assert read_loads(str(path), 896, 92).layers.shape == (92, 896)
+
+
+def test_shares_of_vanishing_loads_still_sum_to_the_experts_a_token_takes() -> None:
+    loads = np.array([1e18] + [1e-300] * 7)
+    assert chosen_shares(loads, 2).sum() == pytest.approx(2)
