@@ -9,7 +9,7 @@ from milepost.errors import ConfigError
 from milepost.shapes.shape import ModelShape
 from milepost.sim.cost.parallel import check_parallel
 
-__all__ = ["KV_DTYPES", "STATE_DTYPES", "Deployment", "check_ranks"]
+__all__ = ["KV_DTYPES", "STATE_DTYPES", "Deployment", "check_ranks", "check_types"]
 
 KV_DTYPES = {"bf16": 2, "fp8": 1, "fp32": 4}
 """Bytes of a cached KV element."""
@@ -81,3 +81,18 @@ def check_ranks(shape: ModelShape, deployment: Deployment) -> None:
         expert_parallel=deployment.expert_parallel,
         context_parallel=deployment.context_parallel,
     )
+
+
+def check_types(question: msgspec.Struct) -> None:
+    """Refuse a question whose fields are not of their types, which a struct made in Python doesn't check.
+
+    Raises:
+        ConfigError: what was expected, what was given, and the path of the field ("$" is the question).
+    """
+    try:
+        msgspec.convert(msgspec.to_builtins(question), type(question))
+    except (TypeError, ValueError) as error:  # msgspec's own errors are among them
+        name = type(question).__name__
+        raise ConfigError(
+            f"The fields of {name} must be of their types. Given: one that isn't ({error})."
+        ) from None

@@ -54,7 +54,7 @@ def find_shape(name: str) -> tuple[str, ModelShape]:
     if known is not None:
         return name.lower(), _read(known / "config.json")
     path = Path(name)
-    if path.is_dir():
+    if name and path.is_dir():  # no name at all is the path "."
         return printable(path.resolve().name), _read(path / "config.json")
     if path.is_file():
         resolved = path.resolve()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from milepost.errors import ConfigError
-from milepost.planner.deployment import check_ranks
+from milepost.planner.deployment import check_ranks, check_types
 from milepost.planner.figures import tokens_text
 from milepost.planner.memory.device import Device
 from milepost.planner.memory.fitting import note_of_groups, resolved_device
@@ -108,6 +108,7 @@ def plan_memory(question: MemoryQuestion, trace: Trace | None = None) -> MemoryP
             can't be, or a model that doesn't fit, with the nearest that does.
         CheckpointError: the model's config can't be read.
     """
+    check_types(question)
     return plan_memory_of(*find_shape(question.deployment.model), question, trace)
 
 

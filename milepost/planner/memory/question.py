@@ -76,6 +76,9 @@ def check_question(question: MemoryQuestion) -> None:
         check_within("reserve_bytes", question.reserve_bytes, 0, _MOST_BYTES)
     if not 1 <= len(question.contexts) <= _MOST_CONTEXTS:
         raise ConfigError(f"contexts must be 1 to {_MOST_CONTEXTS}. Given: {len(question.contexts)}.")
+    if len(set(question.contexts)) < len(question.contexts):
+        given = ", ".join(map(str, question.contexts))
+        raise ConfigError(f"contexts must differ from each other. Given: {given}.")
     for context in question.contexts:
         check_within("contexts", context, 1, _MOST_TOKENS)
     if not 1 <= question.slots <= _MOST_SLOTS:  # also no number at all

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from milepost.errors import ConfigError
-from milepost.planner.deployment import Deployment, check_ranks
+from milepost.planner.deployment import Deployment, check_ranks, check_types
 from milepost.planner.device_memory import FreeMemory
 from milepost.planner.serve.derive_plan import derive_plan, prefill_chunk
 from milepost.planner.serve.question import ServeQuestion, check_question
@@ -142,6 +142,7 @@ def plan_serve(question: ServeQuestion) -> ServePlan:
             fit (with the fewest devices that hold it), limits out of reach (with what can be reached).
         CheckpointError: the config.json can't be read.
     """
+    check_types(question)
     name, shape = find_shape(question.deployment.model)
     hardware = find_hardware(question.deployment.hardware or default_hardware(shape))
     check_question(question, shape.max_position)
@@ -196,6 +197,9 @@ def _candidates(shape: ModelShape, hardware: Hardware, question: ServeQuestion) 
         return [one for one in found if _as_asked(deployment, one)]
     check_ranks(shape, deployment)
     groups = deployment.data_parallel or 1
+    most = MOST_GROUPS
+    if shape.experts is not None and not deployment.expert_parallel:  # an expert on each rank at least
+        most = min(most, max(1, shape.experts.num_experts // deployment.tensor_parallel))
     while True:
         sizes = RankSizes(
             tensor_parallel=deployment.tensor_parallel,
@@ -205,7 +209,7 @@ def _candidates(shape: ModelShape, hardware: Hardware, question: ServeQuestion) 
             kv_itemsize=items[0],
             state_itemsize=items[1],
         )
-        if deployment.data_parallel or _holds(shape, hardware, question, sizes) or groups >= MOST_GROUPS:
+        if deployment.data_parallel or _holds(shape, hardware, question, sizes) or 2 * groups > most:
             break
         groups *= 2
     check_ranks(shape, msgspec.structs.replace(deployment, data_parallel=groups))

@@ -173,9 +173,9 @@ def divisions(shape: ModelShape, ranks: int, itemsizes: tuple[int, int]) -> Iter
 def _expert_ranks(shape: ModelShape, tensor: int, ranks: int) -> list[int]:
     if shape.experts is None:
         return [0]
-    most = shape.experts.num_experts
+    most = max(shape.experts.num_experts, tensor)  # a group may share what is fewer than its ranks
     groups = [count for count in _divisors(ranks // tensor) if _is_power(count) or count * tensor == ranks]
-    return [count * tensor for count in groups if count * tensor <= most] or [0]
+    return [count * tensor for count in groups if count * tensor <= most]
 
 
 def _context_ranks(shape: ModelShape, tensor: int) -> list[int]:

@@ -40,6 +40,8 @@ DraftStates = Literal["snapshots", "replay", "fused"]
 DRAFT_STATES: tuple[DraftStates, ...] = get_args(DraftStates)
 WINDOW_ITEM = 2  # bytes of a convolution window's element, and of what is kept for a replay: bf16
 MOST_DRAFTS = 64
+MOST_DRAFT_PARAMETERS = 1e15
+MOST_DRAFT_LAYERS = 10_000
 
 
 class Speculation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -94,10 +96,13 @@ class Speculation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
                 f"accepted_length must be 1 to {1 + self.drafts}, all {self.drafts} drafts and one more. "
                 f"Given: {self.accepted_length}."
             )
-        if not (math.isfinite(self.draft_parameters) and self.draft_parameters >= 0):
-            raise ConfigError(f"draft_parameters must be at least 0. Given: {self.draft_parameters}.")
-        if self.draft_layers < 0:
-            raise ConfigError(f"draft_layers must be at least 0. Given: {self.draft_layers}.")
+        for name, most in (
+            ("draft_parameters", MOST_DRAFT_PARAMETERS),
+            ("draft_layers", MOST_DRAFT_LAYERS),
+        ):
+            value = getattr(self, name)
+            if not 0 <= value <= most:  # also refuses NaN
+                raise ConfigError(f"{name} must be at least 0 and at most {most:g}. Given: {value}.")
         if not 1 <= self.draft_passes <= self.drafts:
             raise ConfigError(f"draft_passes must be 1 to {self.drafts}. Given: {self.draft_passes}.")
         if self.states not in DRAFT_STATES:

@@ -60,7 +60,7 @@ def check_parallel(
     _must_divide("tensor_parallel", tensor_parallel, heads)
     ranks = {f"{tensor_parallel} tensor-parallel ranks": tensor_parallel}
     _must_divide("context_parallel", context_parallel, ranks)
-    if expert_parallel:
+    if expert_parallel or (shape.experts is not None and data_parallel):
         _check_experts(shape, tensor_parallel, data_parallel, expert_parallel)
 
 
@@ -78,20 +78,20 @@ def _check_experts(shape: ModelShape, tensor_parallel: int, data_parallel: int |
     if shape.experts is None:
         raise ConfigError(f"expert_parallel must be 0 for a model without experts. Given: {given}.")
     most = max(shape.experts.num_experts, tensor_parallel)
+    sharing = given or tensor_parallel * (data_parallel or 1)
     # Without a number of groups any number of whole ones will do, up to an expert on each rank.
-    groups = data_parallel or most // tensor_parallel
     fitting = [
         n * tensor_parallel
-        for n in range(1, groups + 1)
-        if n * tensor_parallel <= most and not (data_parallel and groups % n)
+        for n in range(1, most // tensor_parallel + 1)
+        if not (data_parallel and data_parallel % n)
     ]
-    if given in fitting:
+    if sharing in fitting:
         return
-    near = min(fitting, key=lambda n: abs(n - given))
+    near = min(fitting, key=lambda n: abs(n - sharing))
     among = f", divide the {tensor_parallel * data_parallel} ranks" if data_parallel else ""
     raise ConfigError(
         f"expert_parallel must be whole groups of {tensor_parallel} ranks{among}, and leave each rank an "
-        f"expert. Given: {given}. The nearest that does: {near}."
+        f"expert. Given: {given or f'all {sharing}'}. The nearest that does: {near}."
     )
 
 

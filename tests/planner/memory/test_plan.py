@@ -231,7 +231,7 @@ def test_a_layout_that_cannot_be_is_a_note_in_a_comparison() -> None:
         (
             Deployment(tensor_parallel=8, data_parallel=128),
             {},
-            r"at most the 896 experts. Given: all 1,024. The nearest that does: 512",
+            r"leave each rank an expert. Given: all 1024. The nearest that does: 512",
         ),
         (Deployment(model="kimi-k4"), {}, "Did you mean 'kimi-k3'"),
         (Deployment(hardware="gb30"), {}, "Did you mean 'gb300'"),
@@ -250,6 +250,9 @@ def test_a_layout_that_cannot_be_is_a_note_in_a_comparison() -> None:
         (ON_EIGHT, {"slots": 0.5}, "slots must be 1, the state of a running request"),
         (ON_EIGHT, {"slots": float("inf")}, "slots must be 1, the state of a running request"),
         (ON_EIGHT, {"contexts": ()}, "contexts must be 1 to 64"),
+        (ON_EIGHT, {"contexts": (8, 9, 8)}, "contexts must differ from each other. Given: 8, 9, 8"),
+        (ON_EIGHT, {"block_size": "64"}, r"Expected `int`, got `str` - at `\$.block_size`"),
+        (Deployment(model=""), {}, "A model must be one of"),
         (ON_EIGHT, {"contexts": (0,)}, "contexts must be 1 to"),
         (ON_EIGHT, {"drafts": 2_000}, "drafts must be 0 to"),
         (

@@ -350,7 +350,7 @@ def test_a_plan_is_quick() -> None:
         ({"memory_share": float("nan")}, {}, "memory_share must be above 0"),
         ({"data_parallel": 8}, {}, "8 x gb300, each .* bytes short. The fewest that do: 16"),
         ({"data_parallel": 16}, {"prefill_tokens": 1 << 24}, "use fewer prefill_tokens"),
-        ({"data_parallel": 16384, "tensor_parallel": 2}, {}, "must be at most 16,384"),
+        ({"data_parallel": 16384, "tensor_parallel": 2, "expert_parallel": 2}, {}, "must be at most 16,384"),
         (
             {"data_parallel": 32, "expert_parallel": 5},
             {},

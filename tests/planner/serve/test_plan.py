@@ -273,6 +273,17 @@ def test_a_prompt_that_steps_are_too_short_for() -> None:
         ({"gpus": (8, 10**9)}, "gpus must be 1 to"),
         ({"gpus": (16, 8)}, "A range of gpus must go up"),
         ({"gpus": (8, 8), "batch": 4}, "A search chooses the batch"),
+        ({"gpus": (8,)}, "Expected `array` of length 2, got 1 - at `$.gpus`"),
+        ({"batch": 1.5}, "Expected `int`, got `float` - at `$.batch`"),
+        ({"price_per_hour": object()}, "The fields of ServeQuestion must be of their types"),
+        (
+            {"deployment": Deployment(model="qwen3-235b-a22b", hardware="h100", data_parallel=512)},
+            "leave each rank an expert. Given: all 512. The nearest that does: 128",
+        ),
+        (
+            {"deployment": Deployment(model="qwen3-235b-a22b", hardware="h100", memory_share=0.01)},
+            "h100 at TP1 x DP128 with",
+        ),
         ({"gpus": (7, 7)}, "A search needs a division of its devices"),
         ({"deployment": Deployment(hardware="gb300", tensor_parallel=5)}, "The nearest that does: 4"),
         ({"deployment": Deployment(hardware="gb30")}, "Did you mean 'gb300'"),

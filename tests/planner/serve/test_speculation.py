@@ -114,6 +114,8 @@ def test_the_published_draft_of_k3_is_known() -> None:
         ({"accepted_length": math.nan}, "accepted_length must be 1 to 4"),
         ({"draft_parameters": -1.0}, "draft_parameters must be at least 0"),
         ({"draft_parameters": math.inf}, "draft_parameters must be at least 0"),
+        ({"draft_parameters": 1e300}, r"at most 1e\+15"),
+        ({"draft_layers": 10**30}, "at most 10000"),
         ({"draft_layers": -1}, "draft_layers must be at least 0"),
         ({"draft_passes": 4}, "draft_passes must be 1 to 3"),
         ({"states": "snapshot"}, "states must be one of .* Did you mean 'snapshots'"),

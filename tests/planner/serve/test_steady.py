@@ -5,12 +5,13 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from milepost.planner.serve.question import ServeQuestion
 from milepost.planner.serve.speculation import Speculation
 from milepost.planner.serve.steady import MOST_LOAD
+from milepost.shapes.names import find_shape
 from milepost.sim.cost.step_work import StepWork
 from tests.planner.serve.cases import arranged
 from tests.planner.serve.step_by_step import simulate
@@ -118,6 +119,8 @@ def test_times_and_load_grow_with_the_batch(
     speculation: Speculation | None,
 ) -> None:
     """What halving for the largest batch under limits needs."""
+    experts = find_shape(model)[1].experts
+    assume(experts is None or ranks[0] * ranks[1] <= experts.num_experts)
     question = ServeQuestion(
         input_tokens=prompt,
         output_tokens=output,

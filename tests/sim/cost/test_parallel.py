@@ -50,6 +50,7 @@ def decoding(rows: int, context: int) -> StepWork:
             r"divide the 32 ranks.*nearest.*: (16|32)\.",
         ),
         ({"data_parallel": 2000, "expert_parallel": 2000}, r"leave each rank an expert.*nearest.*: 500\."),
+        ({"data_parallel": 2000}, r"leave each rank an expert. Given: all 2000.*nearest.*: 500\."),
         ({"tensor_parallel": 8, "expert_parallel": 10**9}, r"nearest that does: 896\."),
     ],
 )
@@ -82,9 +83,8 @@ def test_the_roofline_refuses_the_same() -> None:
 def test_what_is_allowed_has_whole_copies(tensor_parallel: int, groups: int, expert_parallel: int) -> None:
     """A division is refused, or every rank has a place in one copy of the experts."""
     sizes = RankSizes(tensor_parallel=tensor_parallel, data_parallel=groups, expert_parallel=expert_parallel)
-    possible = not expert_parallel or (
-        expert_parallel % tensor_parallel == 0 and sizes.ranks % expert_parallel == 0
-    )
+    sharing = expert_parallel or sizes.ranks
+    possible = sharing % tensor_parallel == 0 and sizes.ranks % sharing == 0 and sharing <= 896
     try:
         check_parallel(K3, tensor_parallel, groups, expert_parallel=expert_parallel)
     except ConfigError:
