@@ -25,6 +25,9 @@ from milepost.errors import ConfigError
 __all__ = ["SpotLoss", "spot_loss"]
 
 HOUR = 3600.0
+MOST_LOSSES = 20.0
+"""In the time of one prefill, in the mean: beyond, it starts anew exp(20) = 500 million times."""
+_SMALL = 1e-4
 
 
 class SpotLoss(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,7 +63,7 @@ def spot_loss(
         prefills: (weight, seconds) of each kind of request.
 
     Raises:
-        ConfigError: a rate or time outside its range.
+        ConfigError: a rate or time outside its range, or so many losses that a prefill hardly ever ends.
     """
     if not 0.0 <= loss_rate_per_hour < 1.0:  # also refuses NaN
         raise ConfigError(
@@ -71,10 +74,14 @@ def spot_loss(
         raise ConfigError(f"The restart time must be 0 seconds or more. Given: {restart_seconds}.")
     rate = -math.log1p(-loss_rate_per_hour) / HOUR
     work = math.fsum(weight * seconds for weight, seconds in prefills)
-    if rate > 0.0:
-        done = math.fsum(weight * math.expm1(rate * seconds) / rate for weight, seconds in prefills)
-    else:
-        done = work
+    longest = max(seconds for _, seconds in prefills)
+    if rate * longest > MOST_LOSSES:
+        most = -math.expm1(-MOST_LOSSES * HOUR / longest)
+        raise ConfigError(
+            f"A loss rate of {loss_rate_per_hour:g} an hour is too many to finish a prefill of {longest:,.0f} "
+            f"seconds. The highest that does: {math.floor(most * 1e6) / 1e6:g}."
+        )
+    redone = math.fsum(weight * seconds * _redone(rate * seconds) for weight, seconds in prefills) / work
     weights = math.fsum(weight for weight, _ in prefills)
     hit = math.fsum(weight * -math.expm1(-rate * seconds) for weight, seconds in prefills) / weights
     availability = 1.0 / (1.0 + rate * restart_seconds)
@@ -82,8 +89,15 @@ def spot_loss(
         loss_rate_per_hour=loss_rate_per_hour,
         loss_rate_per_second=rate,
         restart_seconds=restart_seconds,
-        redone_share=done / work - 1.0,
+        redone_share=redone,
         lost_prefill_share=hit,
         availability_share=availability,
-        capacity_factor=done / work / availability,
+        capacity_factor=(1.0 + redone) / availability,
     )
+
+
+def _redone(losses: float) -> float:
+    """Share of a prefill's work that is done again, (exp(x) - 1) / x - 1, by its losses x in the mean."""
+    if losses < _SMALL:  # where the difference of like numbers leaves nothing, or divides by 0
+        return losses / 2 * (1.0 + losses / 3 * (1.0 + losses / 4))
+    return math.expm1(losses) / losses - 1.0

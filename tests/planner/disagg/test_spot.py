@@ -55,3 +55,22 @@ def test_rates_outside_a_share_are_refused(rate: float) -> None:
 def test_restarts_without_end_are_refused(restart: float) -> None:
     with pytest.raises(ConfigError, match="0 seconds or more"):
         spot_loss(0.1, restart, [(1.0, 1.0)])
+
+
+@pytest.mark.parametrize("rate", [5e-324, 1e-320, 1e-17, 1e-9])
+def test_the_rarest_losses_cost_no_less_than_none(rate: float) -> None:
+    loss = spot_loss(rate, 300.0, [(0.3, 0.057), (0.7, 0.19)])
+    assert 0.0 <= loss.redone_share < 1e-9
+    assert 1.0 <= loss.capacity_factor < 1.0 + 1e-9
+
+
+def test_small_losses_follow_the_series() -> None:
+    """(exp(x) - 1) / x - 1 = x / 2 + x^2 / 6 + ..., of which a difference of like numbers leaves nothing."""
+    loss = spot_loss(1e-12, 0.0, [(1.0, 2.0)])
+    assert loss.redone_share == pytest.approx(loss.loss_rate_per_second * 2.0 / 2, rel=1e-6, abs=0)
+
+
+@pytest.mark.parametrize("seconds", [200_000.0, 1e9])
+def test_a_prefill_that_hardly_ever_ends_is_refused(seconds: float) -> None:
+    with pytest.raises(ConfigError, match="too many to finish a prefill of .* seconds"):
+        spot_loss(1 - 1e-16, 300.0, [(1.0, seconds)])
