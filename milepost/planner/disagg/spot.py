@@ -78,7 +78,7 @@ def spot_loss(
     if rate * longest > MOST_LOSSES:
         most = -math.expm1(-MOST_LOSSES * HOUR / longest)
         raise ConfigError(
-            f"A loss rate of {loss_rate_per_hour:g} an hour is too many to finish a prefill of {longest:,.0f} "
+            f"A loss rate of {loss_rate_per_hour} an hour is too many to finish a prefill of {longest:,.0f} "
             f"seconds. The highest that does: {math.floor(most * 1e6) / 1e6:g}."
         )
     redone = math.fsum(weight * seconds * _redone(rate * seconds) for weight, seconds in prefills) / work

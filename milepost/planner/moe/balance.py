@@ -143,6 +143,8 @@ class LoadDraws:
 
 def _by_rank(of_slots: npt.NDArray[np.generic], placed: PlacedExperts) -> npt.NDArray[np.float64]:
     """[samples, ranks]: sums over the slots of each rank."""
-    onto = np.zeros((len(placed.rank), placed.ranks))
-    onto[np.arange(len(placed.rank)), placed.rank] = 1.0
-    return of_slots.astype(np.float64) @ onto
+    order = np.argsort(placed.rank, kind="stable")
+    ranks, starts = np.unique(placed.rank[order], return_index=True)
+    sums = np.zeros((len(of_slots), placed.ranks))
+    sums[:, ranks] = np.add.reduceat(of_slots[:, order], starts, axis=1, dtype=np.float64)
+    return sums

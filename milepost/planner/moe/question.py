@@ -33,7 +33,8 @@ SENDS: tuple[Send, ...] = ("pairs", "ranks")
 
 MOST_TOKENS = 1 << 24
 MOST_SMS = 1 << 16
-MOST_REDUNDANT = 1 << 10
+MOST_REDUNDANT = 1 << 6
+"""Of a rank: one or two are usual, and slots of all ranks are drawn one by one."""
 MOST_RANKS = 1 << 14
 
 

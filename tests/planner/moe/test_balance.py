@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from milepost.planner.moe.balance import LoadDraws
 from milepost.planner.moe.loads import ExpertLoads, read_loads
 from milepost.planner.moe.placement import PlacedExperts, place_by_load, place_by_number
-from milepost.planner.moe.question import PLACEMENTS, Placement
+from milepost.planner.moe.question import MOST_REDUNDANT, PLACEMENTS, Placement
 
 
 def draws(load: str = "uniform", *, experts: int = 896, top_k: int = 16, redundant: int = 1) -> LoadDraws:
@@ -163,3 +164,12 @@ def test_fewer_tokens_than_one_are_drawn_as_one() -> None:
     found = draws().balance("numbered", 8, 0.5)
     assert 0 < found.touched_experts < 2
     assert found.busiest_touched_experts <= 112
+
+
+def test_many_replicas_on_many_ranks_take_little_memory() -> None:
+    """A table of slots by ranks would take half a GB here."""
+    tracemalloc.start()
+    draws("zipf(0.5)", redundant=MOST_REDUNDANT).balance("replicated", 896, 512)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 300e6
