@@ -94,6 +94,7 @@ def _sums(points: Sequence[OffloadPoint]) -> list[_Sums]:
     """For each threshold that makes a difference, the first one below all requests."""
     ordered = sorted(points, key=lambda point: point.uncached_tokens)
     share = [0.0, *accumulate(point.weight for point in ordered)]
+    share[-1] = 1.0  # of all requests; sums of weights miss it by a rounding
     local = [0.0, *accumulate(point.weight * point.local_seconds for point in ordered)]
     remote = [0.0, *accumulate(point.weight * point.remote_seconds for point in reversed(ordered))]
     sent = [0.0, *accumulate(point.weight * point.sent_bytes for point in reversed(ordered))]

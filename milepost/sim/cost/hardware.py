@@ -23,6 +23,18 @@ _VENDORS = ("nvidia", "amd", "instinct", "huawei")
 """What may stand before a name, in this order."""
 
 
+_RANGES = (
+    ("peak_flops.", 1e6, 1e21),
+    ("efficiency.", 1e-4, 1.0),
+    ("_bytes_per_second", 1e3, 1e18),
+    ("memory_bytes", 1e6, 1e18),
+    ("_seconds", 1e-12, 1e2),
+    ("_watts", 1e-3, 1e9),
+    ("", 1, 1e9),
+)
+"""(part of a figure's name, least, most), the first that fits: generous, so that a slip of units is told."""
+
+
 class PeakFlops(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Peak FLOP/s of dense matrix products by the operands' dtype; None where there is no such unit."""
 
@@ -97,7 +109,7 @@ class Hardware(
         notes: what else a reader must know.
 
     Raises:
-        ConfigError: a figure that is not positive and finite, or a share above 1.
+        ConfigError: a figure that is not positive and finite, a share above 1, or one that no device has.
     """
 
     name: str
@@ -125,15 +137,7 @@ class Hardware(
 
     def __post_init__(self) -> None:
         for path, value in _figures(self):
-            if not (math.isfinite(value) and value > 0):
-                raise ConfigError(
-                    f"{path} of hardware {self.name!r} must be above 0 and finite. Given: {value}."
-                )
-        for name, share in msgspec.structs.asdict(self.efficiency).items():
-            if share > 1:
-                raise ConfigError(
-                    f"efficiency.{name} of hardware {self.name!r} must be at most 1. Given: {share}."
-                )
+            _check_figure(path, value, self.name)
         if not self.name or not self.sources or not self.date:
             raise ConfigError(f"Hardware {self.name!r} must have a name, sources and a date of its figures.")
 
@@ -239,3 +243,15 @@ def _figures(hardware: Hardware) -> list[tuple[str, float]]:
             if isinstance(value, int | float):
                 found.append((prefix + name, value))
     return found
+
+
+def _check_figure(path: str, value: float, hardware: str) -> None:
+    where = f"{path} of hardware {hardware!r}"
+    if not 0 < value < math.inf:  # also refuses NaN; an int may be too large for a float
+        raise ConfigError(f"{where} must be above 0 and finite. Given: {value}.")
+    if path.startswith("efficiency.") and value > 1:
+        raise ConfigError(f"{where} must be at most 1. Given: {value}.")
+    least, most = next((least, most) for part, least, most in _RANGES if part in path)
+    if not least <= value <= most:
+        given = f"{value:g}" if value <= 1e300 else "more than 1e300"
+        raise ConfigError(f"{where} must be {least:g} to {most:g}. Given: {given}.")

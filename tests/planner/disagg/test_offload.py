@@ -63,6 +63,15 @@ def test_parts_add_up(points: list[OffloadPoint]) -> None:
     assert found.remote_share == pytest.approx(above, abs=1e-9)
 
 
+def test_shares_of_many_requests_are_shares() -> None:
+    """200 weights of 1/200 add up to a little more than 1."""
+    points = [
+        OffloadPoint(weight=1 / 200, uncached_tokens=n, remote_seconds=1.0, local_seconds=1.0, sent_bytes=1e9)
+        for n in range(1, 201)
+    ]
+    assert network_threshold(points, 1e9, 1e6) == (200, 0.0)
+
+
 def test_without_remote_machines_everything_is_local() -> None:
     points = [OffloadPoint(0.5, 10, 1.0, 2.0, 1.0), OffloadPoint(0.5, 20, 1.0, 4.0, 1.0)]
     found = best_fleet(points, remote_instances=0, local_instances=4, decode_requests=1.0)
