@@ -220,7 +220,7 @@ def _question(options: dict[str, Any]) -> DisaggQuestion:
         lengths=options["lengths"],
         outputs=options["outputs"],
         hit_rate=options["hit_rate"],
-        simulated_bytes=parse_bytes(simulated, name="--simulate") if simulated else 0,
+        simulated_bytes=parse_bytes(simulated, name="--simulate") if simulated is not None else 0,
         snapshot_policy=options["snapshot_policy"],
         network_bytes_per_second=bytes_a_second_of("--network", options["network"]),
         link_bytes_per_second=bytes_a_second_of("--link", link) if link is not None else 0.0,

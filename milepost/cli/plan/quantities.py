@@ -33,7 +33,7 @@ def seconds_of(option: str, text: str) -> float:
         found = float(number) * (scale or 1.0)
     except ValueError:
         found = math.nan
-    if not found > 0:  # also refuses NaN
+    if not 0 < found < math.inf:  # also refuses NaN
         raise ConfigError(f"{option} must be a time above 0 such as 2, 2s or 500ms. Given: {text!r:.60}.")
     if not scale and found > MOST_BARE_SECONDS.get(option, math.inf):
         raise ConfigError(
