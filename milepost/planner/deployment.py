@@ -91,7 +91,7 @@ def check_types(question: msgspec.Struct) -> None:
     """
     try:
         msgspec.convert(msgspec.to_builtins(question), type(question))
-    except (TypeError, ValueError) as error:  # msgspec's own errors are among them
+    except (TypeError, ValueError, OverflowError) as error:  # msgspec's own errors are among them
         name = type(question).__name__
         raise ConfigError(
             f"The fields of {name} must be of their types. Given: one that isn't ({error})."

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from milepost.errors import ConfigError
+from milepost.planner.deployment import check_types
 from milepost.planner.disagg.balancing import balance_of, colocated_of
 from milepost.planner.disagg.choices import best_choice, choice_rows
 from milepost.planner.disagg.exports import published_exports
@@ -41,6 +42,7 @@ def plan_disagg(question: DisaggQuestion, trace: Trace | None = None) -> DisaggP
         InputError: a trace that does not tell what is needed.
     """
     ask = question
+    check_types(ask)
     check_question(ask)
     if ask.simulated_bytes and trace is None:
         raise ConfigError("--simulate replays a trace for its hits. Give --trace as well.")

@@ -36,8 +36,13 @@ def trace_mix(trace: Trace, ask: DisaggQuestion, longest: int) -> Mix:
         ConfigError: the simulation can't be run.
     """
     _check_outputs(trace)
+    notes = list(trace.notes)
     if ask.simulated_bytes:
-        rows, how = _simulated(trace, ask)
+        rows, how, never = _simulated(trace, ask)
+        if never:
+            notes.append(
+                f"Requests that the simulated cache can never hold: {never:,}. Each counts without hits."
+            )
     else:
         rows = [
             _Row(
@@ -48,7 +53,6 @@ def trace_mix(trace: Trace, ask: DisaggQuestion, longest: int) -> Mix:
             for one in trace.requests
         ]
         how = f"hits: {ask.hit_rate:.1%} of each prompt, as given" if ask.hit_rate else "no hits"
-    notes = list(trace.notes)
     if over := sum(row.prompt > longest for row in rows):
         notes.append(f"Prompts longer than the model reads: {over:,}. Each counts as {longest:,} tokens.")
         rows = [_Row(min(row.prompt, longest), min(row.cached, longest - 1), row.output) for row in rows]
@@ -68,8 +72,12 @@ def _check_outputs(trace: Trace) -> None:
         )
 
 
-def _simulated(trace: Trace, ask: DisaggQuestion) -> tuple[list[_Row], str]:
-    """Hits of each request by a replay through the prefix cache, each request served alone."""
+def _simulated(trace: Trace, ask: DisaggQuestion) -> tuple[list[_Row], str, int]:
+    """Hits of each request by a replay through the prefix cache, each request served alone.
+
+    Returns:
+        the requests, in words where their hits are from, and how many of them the cache can never hold.
+    """
     from milepost.sim.runs import RequestOutcome, RunSpec
     from milepost.sim.sweep.point import run_point
 
@@ -89,13 +97,10 @@ def _simulated(trace: Trace, ask: DisaggQuestion) -> tuple[list[_Row], str]:
         trace,
         keep,
     )
-    rows = [
-        _Row(one.num_prompt, outcomes[one.request_id].hit_tokens, one.num_output)
-        for one in trace.requests
-        if one.request_id in outcomes
-    ]
+    hits = {name: outcome.hit_tokens for name, outcome in outcomes.items()}
+    rows = [_Row(one.num_prompt, hits.get(one.request_id, 0), one.num_output) for one in trace.requests]
     how = f"hits simulated: {result.hit_rate:.1%} of the prompt tokens with {ask.simulated_bytes:,} bytes, "
-    return rows, how + f"{result.policy}"
+    return rows, how + f"{result.policy}", len(rows) - len(hits)
 
 
 def _mix(rows: Sequence[_Row], source: str, notes: Sequence[str]) -> Mix:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from milepost.errors import ConfigError
-from milepost.planner.deployment import check_ranks
+from milepost.planner.deployment import check_ranks, check_types
 from milepost.planner.moe.balance import MOST_LAYERS, LoadDraws
 from milepost.planner.moe.crossings import TailRange, tail_ranges
 from milepost.planner.moe.degree import (
@@ -123,6 +123,7 @@ def plan_moe(question: MoeQuestion) -> MoePlan:
         ConfigError: an option that can't be, a model without experts, ranks that can't divide it or hold it.
         CheckpointError: the model's config.json can't be read.
     """
+    check_types(question)
     check_question(question)
     name, shape = find_shape(question.deployment.model)
     experts = experts_of(name, shape)

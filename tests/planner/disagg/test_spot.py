@@ -72,5 +72,5 @@ def test_small_losses_follow_the_series() -> None:
 
 @pytest.mark.parametrize("seconds", [200_000.0, 1e9])
 def test_a_prefill_that_hardly_ever_ends_is_refused(seconds: float) -> None:
-    with pytest.raises(ConfigError, match="too many to finish a prefill of .* seconds"):
+    with pytest.raises(ConfigError, match=r"too many to finish a prefill of .* seconds"):
         spot_loss(1 - 1e-16, 300.0, [(1.0, seconds)])

@@ -81,3 +81,20 @@ def test_a_state_that_does_not_fit_the_cache_is_said(trace: Trace) -> None:
     small = DisaggQuestion(against=(), simulated_bytes=1000, deployment=Deployment())
     with pytest.raises(ConfigError):
         plan_disagg(small, trace)
+
+
+def test_requests_that_a_simulated_cache_cannot_hold_still_come(trace: Trace) -> None:
+    """They are the longest: a mix without them is another one."""
+    size = 2 * 10**9  # of 27,648 bytes a token: prompts above some 55,000 tokens never fit
+    mix = trace_mix(trace, msgspec.structs.replace(QUESTION, simulated_bytes=size), LONGEST)
+    every = trace_mix(trace, QUESTION, LONGEST)
+    assert max(request.num_prompt for request in trace.requests) * 27_648 > size
+    assert mix.prompt_tokens == pytest.approx(every.prompt_tokens, rel=1e-3)
+    assert any("can never hold" in note for note in mix.notes)
+
+
+def test_a_trace_of_requests_that_never_fit_is_planned_without_hits(trace: Trace) -> None:
+    long = [one for one in trace.requests if one.num_prompt > 60_000]
+    alone = msgspec.structs.replace(trace, requests=tuple(long))
+    mix = trace_mix(alone, msgspec.structs.replace(QUESTION, simulated_bytes=10**9), LONGEST)
+    assert mix.cached_tokens == 0
