@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import click
 
-__all__ = ["GroupedCommand", "GroupedOption", "option_group"]
+__all__ = ["GroupedCommand", "GroupedOption", "option_group", "with_options"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -59,3 +59,10 @@ def option_group(heading: str) -> Callable[..., Callable[[F], F]]:
         return click.option(*declarations, cls=GroupedOption, group=heading, **more)
 
     return option
+
+
+def with_options(command: F, options: Sequence[Callable[[F], F]]) -> F:
+    """A command with `options`, which its help shows in this order."""
+    for option in reversed(options):  # what decorates last is shown first
+        command = option(command)
+    return command

@@ -6,7 +6,7 @@ command line, Python and HTTP give the same errors.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 import msgspec
 
+from milepost.cli.option_groups import with_options
 from milepost.cli.shipped_model import SHIPPED_MODEL_NAME, shipped_model
 from milepost.cli.terminal import print_notes, progress_bar
 from milepost.config import DTYPES, KERNELS, LAYOUTS, MEMORY_SHARE, EngineConfig
@@ -203,23 +204,17 @@ def model_argument(command: F) -> F:
 
 def engine_options(command: F) -> F:
     """The engine's options; the command hands its keyword arguments to `take_engine_config`."""
-    return _with(command, _ENGINE_OPTIONS)
+    return with_options(command, [*_ENGINE_OPTIONS.values()])
 
 
 def runner_options(command: F) -> F:
     """Those of the engine's options that decide how long a step takes."""
-    return _with(command, {name: _ENGINE_OPTIONS[name] for name in _RUNNER_OPTIONS})
+    return with_options(command, [_ENGINE_OPTIONS[name] for name in _RUNNER_OPTIONS])
 
 
 def sampling_options(command: F) -> F:
     """How tokens are drawn; the command hands its keyword arguments to `take_sampling`."""
-    return _with(command, _SAMPLING_OPTIONS)
-
-
-def _with(command: F, options: Mapping[str, Callable[[F], F]]) -> F:
-    for option in reversed([*options.values()]):
-        command = option(command)
-    return command
+    return with_options(command, [*_SAMPLING_OPTIONS.values()])
 
 
 def take_engine_config(model: Path, options: dict[str, Any], **more: object) -> EngineConfig:

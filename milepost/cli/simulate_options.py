@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
-from milepost.cli.option_groups import option_group
+from milepost.cli.option_groups import option_group, with_options
 from milepost.cli.output_files import STDOUT, check_output_files
 from milepost.error_text import one_of
 from milepost.errors import ConfigError
@@ -213,9 +213,7 @@ _OPTIONS = (
 
 def simulate_options(command: F) -> F:
     """All options; the command hands its keyword arguments to the functions below."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
+    return with_options(command, _OPTIONS)
 
 
 class Outputs(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from milepost.cli.option_groups import with_options
 from milepost.cli.shipped_model import SHIPPED_MODEL_NAME, shipped_model
 from milepost.cli.terminal import progress_bar
 from milepost.sim.traces.options import AUTO, FORMS, TraceOptions
@@ -72,9 +73,7 @@ _OPTIONS = {
 
 def trace_options(command: F) -> F:
     """The options of `TraceOptions`; the command hands its keyword arguments to `take_trace_options`."""
-    for option in reversed([*_OPTIONS.values()]):
-        command = option(command)
-    return command
+    return with_options(command, [*_OPTIONS.values()])
 
 
 def take_trace_options(options: dict[str, Any]) -> TraceOptions:

@@ -7,35 +7,18 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from milepost.cli.app import run
-
-Capture = pytest.CaptureFixture[str]
-
-
-def planned(capture: Capture, *arguments: str) -> dict[str, Any]:
-    """What --json says on stdout, on which there is nothing else."""
-    assert run(["plan", "memory", *arguments, "--json"]) == 0
-    found = json.loads(capture.readouterr().out)
-    assert isinstance(found, dict)
-    return found
-
-
-def error_line(capture: Capture, *arguments: str) -> str:
-    assert run(["plan", "memory", *arguments]) == 2
-    out, err = capture.readouterr()
-    assert out == ""
-    assert err.startswith("milepost: error: ")
-    assert err.count("\n") == 1
-    return err.removeprefix("milepost: error: ").rstrip()
+from tests.cli.plan_runs import Capture, error_line, planned
 
 
 def test_options_reach_the_plan(capsys: Capture) -> None:
     arguments = "--tp 8 --cp 8 --kv-dtype fp8 --layout aligned --alignment 128 --context 8192 --context 128k"
-    found = planned(capsys, *arguments.split(), "--slots", "2.5", "--memory", "50GB", "--drafts", "1")
+    found = planned(
+        capsys, "memory", *arguments.split(), "--slots", "2.5", "--memory", "50GB", "--drafts", "1"
+    )
     (layout,) = found["layouts"]
     assert layout["sequence_block_tokens"] == 8 * layout["block_tokens"] == 12_288
     assert [row["context_tokens"] for row in found["batches"]] == [8_192, 131_072]
@@ -61,7 +44,7 @@ def test_a_trace_measures_the_states_of_a_request(capsys: Capture, tmp_path: Pat
     ]
     trace = tmp_path / "few.jsonl"
     trace.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    found = planned(capsys, "--tp", "8", "--trace", str(trace), "--first", "12")
+    found = planned(capsys, "memory", "--tp", "8", "--trace", str(trace), "--first", "12")
     assert found["measured"]["requests"] == 12
     assert found["slots"] == found["measured"]["needed_slots_mean"] >= 1
     assert found["slots_source"] == "measured on few"
@@ -97,7 +80,7 @@ def test_a_page_holds_the_pictures(capsys: Capture, tmp_path: Path) -> None:
     ],
 )
 def test_nonsense_is_one_line(capsys: Capture, arguments: list[str], message: str) -> None:
-    assert message in error_line(capsys, *arguments)
+    assert message in error_line(capsys, "memory", *arguments)
 
 
 def test_it_answers_in_a_second_and_loads_no_plots() -> None:

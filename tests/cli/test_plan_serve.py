@@ -7,34 +7,16 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from milepost.cli.app import run
+from tests.cli.plan_runs import Capture, error_line, planned
 
-Capture = pytest.CaptureFixture[str]
 TRACE = [
     {"timestamp": 1000 * number, "input_length": 1024, "output_length": 8, "hash_ids": [1, 2 + number // 2]}
     for number in range(6)
 ]
-
-
-def planned(capture: Capture, *arguments: str) -> dict[str, Any]:
-    """What --json says on stdout, on which there is nothing else."""
-    assert run(["plan", "serve", *arguments, "--json"]) == 0
-    found = json.loads(capture.readouterr().out)
-    assert isinstance(found, dict)
-    return found
-
-
-def error_line(capture: Capture, *arguments: str) -> str:
-    assert run(["plan", "serve", *arguments]) == 2
-    out, err = capture.readouterr()
-    assert out == ""
-    assert err.startswith("milepost: error: ")
-    assert err.count("\n") == 1
-    return err.removeprefix("milepost: error: ").rstrip()
 
 
 def test_options_reach_the_plan(capsys: Capture) -> None:
@@ -43,7 +25,7 @@ def test_options_reach_the_plan(capsys: Capture) -> None:
         "--ttft 1.5s --tpot-limit 40ms --price 3 --token-budget 4096 --drafts 7 --acceptance 3.85 "
         "--draft-states snapshots"
     )
-    found = planned(capsys, *arguments.split())
+    found = planned(capsys, "serve", *arguments.split())
     question, point = found["question"], found["point"]
     assert (question["input_tokens"], question["output_tokens"], question["hit_tokens"]) == (4096, 256, 2048)
     assert (question["ttft_limit_seconds"], question["tpot_limit_seconds"]) == (1.5, 0.04)
@@ -94,12 +76,12 @@ def test_lengths_hits_and_slots_come_from_a_trace_unless_given(capsys: Capture, 
     trace = tmp_path / "trace.jsonl"
     trace.write_text("".join(json.dumps(row) + "\n" for row in TRACE))
     base = ["--model", "kimi-linear", "--hardware", "h200", "--trace", str(trace)]
-    found = planned(capsys, *base)["question"]
+    found = planned(capsys, "serve", *base)["question"]
     assert (found["input_tokens"], found["output_tokens"]) == (1024, 8)
     assert found["hit_tokens"] > 0
     assert found["slots"] > 1.0
     assert "6 requests of trace" in found["slots_source"]
-    given = planned(capsys, *base, "--input", "2000", "--slots", "3")["question"]
+    given = planned(capsys, "serve", *base, "--input", "2000", "--slots", "3")["question"]
     assert (given["input_tokens"], given["output_tokens"]) == (2000, 8)
     assert (given["hit_tokens"], given["slots"], given["slots_source"]) == (0, 3.0, "--slots")
 
@@ -132,7 +114,7 @@ def test_lengths_hits_and_slots_come_from_a_trace_unless_given(capsys: Capture, 
     ],
 )
 def test_nonsense_is_one_line(capsys: Capture, arguments: str, message: str) -> None:
-    assert message in error_line(capsys, *arguments.split())
+    assert message in error_line(capsys, "serve", *arguments.split())
 
 
 def test_a_plan_answers_within_a_second_and_imports_little() -> None:

@@ -30,6 +30,25 @@ def block_trace(prompts: Sequence[tuple[Sequence[int], int]], block_size: int = 
     return Trace(name="small", form="made", requests=requests, block_size=block_size)
 
 
+def timed_trace(*requests: tuple[float, Sequence[int], int], block_size: int = 64) -> Trace:
+    """A trace of (arrival, ids of whole blocks, output tokens)."""
+    return Trace(
+        name="made",
+        form="made",
+        requests=[
+            TraceRequest(
+                request_id=str(number),
+                arrival=arrival,
+                prompt=BlockTokens(runs_of(ids), len(ids) * block_size, block_size),
+                num_output=output,
+                message_ends=(len(ids) * block_size,),
+            )
+            for number, (arrival, ids, output) in enumerate(requests)
+        ],
+        block_size=block_size,
+    )
+
+
 def random_trace(seed: int, num_requests: int = 60, block_size: int = 64) -> Trace:
     """Conversations that go on, fork and begin anew, with prompts that end anywhere in a block."""
     random = Random(seed)

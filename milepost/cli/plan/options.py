@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from milepost.cli.option_groups import option_group
+from milepost.cli.option_groups import option_group, with_options
 from milepost.error_text import one_of
 from milepost.errors import ConfigError
 from milepost.planner.deployment import KV_DTYPES, STATE_DTYPES, Deployment
@@ -106,9 +106,7 @@ _OPTIONS = (
 
 def deployment_options(command: F) -> F:
     """The options of a deployment; the command hands its keyword arguments to `take_deployment`."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
+    return with_options(command, _OPTIONS)
 
 
 def take_deployment(options: dict[str, Any]) -> Deployment:

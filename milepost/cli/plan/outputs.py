@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
-from milepost.cli.option_groups import option_group
+from milepost.cli.option_groups import option_group, with_options
 from milepost.cli.output_files import STDOUT, check_output_files
 from milepost.cli.terminal import print_rendered, results, write
 from milepost.planner.render.terminal import rendered
@@ -50,9 +50,7 @@ _OPTIONS = (
 
 def output_options(command: F) -> F:
     """The options of what is shown; the command hands its keyword arguments to `take_outputs`."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
+    return with_options(command, _OPTIONS)
 
 
 class Outputs(msgspec.Struct, frozen=True, kw_only=True):

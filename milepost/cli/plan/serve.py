@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from milepost.cli.option_groups import GroupedCommand, option_group
+from milepost.cli.option_groups import GroupedCommand, option_group, with_options
 from milepost.cli.options import examples
 from milepost.cli.plan.options import deployment_options, take_deployment
 from milepost.cli.plan.outputs import finish, output_options, take_outputs
@@ -114,9 +114,7 @@ _OPTIONS = (
 
 
 def _serve_options(command: F) -> F:
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
+    return with_options(command, _OPTIONS)
 
 
 @click.command(

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import msgspec
 
 from milepost.shapes.configs.model_file import ModelFile, layer_count, size
-from milepost.shapes.configs.parts import dense_networks, experts, gated
+from milepost.shapes.configs.parts import experts, gated, gated_networks
 from milepost.shapes.projections import LatentAttention, latent_attention
 from milepost.shapes.shape import AttentionShape, ExpertsShape, ModelShape
 
@@ -27,10 +27,7 @@ def deepseek_v3_shape(file: ModelFile) -> ModelShape:
         text.problem("first_k_dense_replace", f"must be at most {count} layers. Given: {first}")
     step = size(text, "moe_layer_freq", default=1)
     sparse = [layer for layer in range(first, count) if layer % step == 0]
-    with_experts = set(sparse)
-    dense = [layer for layer in range(count) if layer not in with_experts]
-    network = gated("mlp", hidden, size(text, "intermediate_size")) if dense else {}
-    networks = dense_networks(file, dense, network)
+    networks = gated_networks(file, count, sparse, hidden)
     return ModelShape(
         family=file.family,
         hidden_size=hidden,

@@ -10,7 +10,14 @@ from milepost.shapes.configs.model_file import ModelFile, check_multiple, size
 from milepost.shapes.projections import GroupedQuery, grouped_query
 from milepost.shapes.shape import AttentionShape, ExpertsShape
 
-__all__ = ["DenseNetworks", "dense_networks", "experts", "gated", "grouped_query_layers"]
+__all__ = [
+    "DenseNetworks",
+    "dense_networks",
+    "experts",
+    "gated",
+    "gated_networks",
+    "grouped_query_layers",
+]
 
 
 class DenseNetworks(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,6 +57,21 @@ def dense_networks(file: ModelFile, layers: Sequence[int], matrices: Mapping[str
     return DenseNetworks(
         layers=len(layers), parameters=total, bytes_per_parameter=file.stored.mean(layers, matrices, total)
     )
+
+
+def gated_networks(file: ModelFile, layers: int, sparse: Sequence[int], hidden: int) -> DenseNetworks:
+    """Gated dense networks in all layers but those with experts.
+
+    Args:
+        file: the config.json.
+        layers: all of them.
+        sparse: numbers of those with experts.
+        hidden: width of a token.
+    """
+    with_experts = set(sparse)
+    dense = [layer for layer in range(layers) if layer not in with_experts]
+    network = gated("mlp", hidden, size(file.text, "intermediate_size")) if dense else {}
+    return dense_networks(file, dense, network)
 
 
 def grouped_query_layers(

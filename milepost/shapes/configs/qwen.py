@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from milepost.error_text import as_json
 from milepost.json_fields import JsonFields
 from milepost.shapes.configs.model_file import ModelFile, check_multiple, layer_count, layer_kinds, size
-from milepost.shapes.configs.parts import dense_networks, experts, gated, grouped_query_layers
+from milepost.shapes.configs.parts import experts, gated, gated_networks, grouped_query_layers
 from milepost.shapes.shape import AttentionShape, ExpertsShape, ModelShape, RecurrentKind, RecurrentShape
 
 __all__ = ["QWEN_DENSE_HYBRIDS", "qwen_hybrid_shape", "qwen_moe_shape"]
@@ -67,10 +67,7 @@ def _model(
 ) -> ModelShape:
     text = file.text
     hidden = size(text, "hidden_size")
-    with_experts = set(sparse)
-    dense = [layer for layer in range(count) if layer not in with_experts]
-    network = gated("mlp", hidden, size(text, "intermediate_size")) if dense else {}
-    networks = dense_networks(file, dense, network)
+    networks = gated_networks(file, count, sparse, hidden)
     return ModelShape(
         family=file.family,
         hidden_size=hidden,

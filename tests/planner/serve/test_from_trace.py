@@ -7,35 +7,15 @@ import pytest
 from milepost.errors import ConfigError, InputError
 from milepost.planner.deployment import Deployment
 from milepost.planner.serve.from_trace import requests_of_trace
-from milepost.sim.traces.block_tokens import BlockTokens, runs_of
-from milepost.sim.traces.trace import Trace, TraceRequest
+from tests.sim.block_traces import timed_trace
 
 BLOCK = 64
 TOY = Deployment(model="milepost-toy-k3", hardware="cpu")
 
 
-def trace_of(*requests: tuple[float, list[int], int]) -> Trace:
-    """A trace of (arrival, ids of whole blocks, output tokens)."""
-    return Trace(
-        name="made",
-        form="made",
-        requests=[
-            TraceRequest(
-                request_id=str(number),
-                arrival=arrival,
-                prompt=BlockTokens(runs_of(ids), len(ids) * BLOCK, BLOCK),
-                num_output=output,
-                message_ends=(len(ids) * BLOCK,),
-            )
-            for number, (arrival, ids, output) in enumerate(requests)
-        ],
-        block_size=BLOCK,
-    )
-
-
 def test_lengths_are_means_and_a_resent_prompt_hits() -> None:
     # The second turn has the first one's four blocks; the third shares nothing.
-    trace = trace_of((0.0, [1, 2, 3, 4], 10), (60.0, [1, 2, 3, 4, 5, 6], 20), (120.0, [9, 10], 30))
+    trace = timed_trace((0.0, [1, 2, 3, 4], 10), (60.0, [1, 2, 3, 4, 5, 6], 20), (120.0, [9, 10], 30))
     found = requests_of_trace(trace, TOY)
     assert found.input_tokens == 12 * BLOCK // 3
     assert found.output_tokens == 20
@@ -48,20 +28,20 @@ def test_lengths_are_means_and_a_resent_prompt_hits() -> None:
 
 def test_contexts_that_ranks_divide_are_simulated_whole_and_that_is_said() -> None:
     divided = Deployment(model="kimi-linear", hardware="h200", tensor_parallel=2, context_parallel=2)
-    found = requests_of_trace(trace_of((0.0, [1, 2], 5)), divided)
+    found = requests_of_trace(timed_trace((0.0, [1, 2], 5)), divided)
     assert any("contexts that no ranks divide" in note for note in found.notes)
 
 
 def test_nothing_shared_hits_nothing() -> None:
-    found = requests_of_trace(trace_of((0.0, [1, 2], 5), (9.0, [3, 4], 5)), TOY)
+    found = requests_of_trace(timed_trace((0.0, [1, 2], 5), (9.0, [3, 4], 5)), TOY)
     assert found.hit_tokens == 0
 
 
 def test_an_empty_trace_is_refused() -> None:
     with pytest.raises(InputError, match="made has no requests"):
-        requests_of_trace(trace_of(), TOY)
+        requests_of_trace(timed_trace(), TOY)
 
 
 def test_models_that_are_not_simulated_are_refused() -> None:
     with pytest.raises(ConfigError, match="only sizes are known"):
-        requests_of_trace(trace_of((0.0, [1], 1)), Deployment(model="qwen3.5-4b", hardware="h200"))
+        requests_of_trace(timed_trace((0.0, [1], 1)), Deployment(model="qwen3.5-4b", hardware="h200"))

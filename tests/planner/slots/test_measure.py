@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -18,43 +17,22 @@ from milepost.sim.models import find_model
 from milepost.sim.replay.setup import parts_of
 from milepost.sim.runs import RunSpec
 from milepost.sim.sweep.point import run_point
-from milepost.sim.traces.block_tokens import BlockTokens, runs_of
 from milepost.sim.traces.options import TraceOptions
 from milepost.sim.traces.reading import read_trace
-from milepost.sim.traces.trace import Trace, TraceRequest
-from tests.sim.block_traces import random_trace
+from tests.sim.block_traces import random_trace, timed_trace
 
 BLOCK = 64
 MODEL = "milepost-toy-k3"
 TURNS = RunSpec(model=MODEL, policy="turns", hardware="cpu")
 
 
-def trace_of(*requests: tuple[float, Sequence[int], int]) -> Trace:
-    """A trace of (arrival, ids of whole blocks, output tokens)."""
-    return Trace(
-        name="made",
-        form="made",
-        requests=[
-            TraceRequest(
-                request_id=str(number),
-                arrival=arrival,
-                prompt=BlockTokens(runs_of(ids), len(ids) * BLOCK, BLOCK),
-                num_output=output,
-                message_ends=(len(ids) * BLOCK,),
-            )
-            for number, (arrival, ids, output) in enumerate(requests)
-        ],
-        block_size=BLOCK,
-    )
-
-
 def test_one_request_alone_needs_its_state_and_the_snapshot_that_it_writes() -> None:
     """In its first step the state at the prompt's end is written beside the live one; then it has one."""
-    prefill = slots_of(trace_of((0.0, range(4), 1)), TURNS)
+    prefill = slots_of(timed_trace((0.0, range(4), 1)), TURNS)
     assert (prefill.needed_slots_mean, prefill.needed_slots_peak, prefill.extra_slots_peak) == (2.0, 2.0, 1)
     assert prefill.kept_slots_peak == 0  # what is written counts as kept from the next step on
 
-    whole = slots_of(trace_of((0.0, range(4), 100)), TURNS)
+    whole = slots_of(timed_trace((0.0, range(4), 100)), TURNS)
     assert (whole.running_mean, whole.running_peak) == (1.0, 1)
     assert whole.kept_slots_peak == 1
     assert whole.needed_slots_peak == 2.0
@@ -69,7 +47,7 @@ def test_one_request_alone_needs_its_state_and_the_snapshot_that_it_writes() -> 
 def test_without_snapshots_a_request_needs_one_slot() -> None:
     # no snapshot fits within the prompt, and the policy leaves none at its end
     spec = msgspec.structs.replace(TURNS, policy="every(4096)")
-    found = slots_of(trace_of((0.0, range(4), 20), (0.0, range(10, 14), 20)), spec)
+    found = slots_of(timed_trace((0.0, range(4), 20), (0.0, range(10, 14), 20)), spec)
     assert (found.needed_slots_mean, found.needed_slots_p99, found.needed_slots_peak) == (1.0, 1.0, 1.0)
     assert (found.extra_slots_p99, found.kept_slots_mean) == (0, 0.0)
     assert found.running_peak == 2
@@ -78,8 +56,8 @@ def test_without_snapshots_a_request_needs_one_slot() -> None:
 def test_a_turn_that_goes_on_copies_from_a_snapshot_for_one_step() -> None:
     """It resumes from the first turn's snapshot, which is needed while the copy runs, and writes its own."""
     first = (0.0, range(4), 1)
-    alone = slots_of(trace_of(first), TURNS)
-    both = slots_of(trace_of(first, (100.0, range(6), 1)), TURNS)
+    alone = slots_of(timed_trace(first), TURNS)
+    both = slots_of(timed_trace(first, (100.0, range(6), 1)), TURNS)
     assert both.hit_rate == pytest.approx(4 / 10)
     # live, written and copied from
     assert (both.extra_slots_peak, both.needed_slots_peak) == (2, 3.0)
@@ -92,7 +70,7 @@ def test_a_turn_that_goes_on_copies_from_a_snapshot_for_one_step() -> None:
 def test_many_that_resume_from_one_snapshot_need_it_once() -> None:
     others = [(100.0, [*range(4), 10 + number], 1) for number in range(5)]
     spec = msgspec.structs.replace(TURNS, policy="turns")
-    found = slots_of(trace_of((0.0, range(4), 1), *others), spec)
+    found = slots_of(timed_trace((0.0, range(4), 1), *others), spec)
     assert found.running_peak == 5
     # five live states, five written, one copied from
     assert found.extra_slots_peak == 6
@@ -100,14 +78,14 @@ def test_many_that_resume_from_one_snapshot_need_it_once() -> None:
 
 def test_kept_snapshots_of_chats_stay() -> None:
     chats = [(10.0 * number, range(100 * number, 100 * number + 4), 3) for number in range(4)]
-    found = slots_of(trace_of(*chats), TURNS)
+    found = slots_of(timed_trace(*chats), TURNS)
     assert found.kept_slots_peak == 4
     assert found.running_peak == 1
     assert found.needed_slots_peak == 2.0
 
 
 def test_a_queue_is_simulated_whatever_the_spec_says() -> None:
-    trace = trace_of((0.0, range(4), 5), (0.0, range(10, 14), 5))
+    trace = timed_trace((0.0, range(4), 5), (0.0, range(10, 14), 5))
     assert slots_of(trace, TURNS).spec.queueing
     assert run_point(TURNS, trace).states is None
     assert run_point(msgspec.structs.replace(TURNS, queueing=True), trace).states is not None
@@ -115,7 +93,7 @@ def test_a_queue_is_simulated_whatever_the_spec_says() -> None:
 
 def test_spare_snapshots_are_not_needed() -> None:
     """`adaptive` leaves spare ones along a prompt while memory is free: kept, but nobody's need."""
-    trace = trace_of((0.0, range(40), 3))
+    trace = timed_trace((0.0, range(40), 3))
     spec = msgspec.structs.replace(TURNS, policy="adaptive")
     found = slots_of(trace, spec)
     assert found.kept_slots_peak == 40  # one a block
@@ -123,7 +101,7 @@ def test_spare_snapshots_are_not_needed() -> None:
 
 
 def test_facts_of_the_trace() -> None:
-    found = slots_of(trace_of((0.0, range(2), 10), (5.0, range(4), 20)), TURNS)
+    found = slots_of(timed_trace((0.0, range(2), 10), (5.0, range(4), 20)), TURNS)
     assert found.context_mean_tokens == (2 * BLOCK + 10 + 4 * BLOCK + 20) / 2
     assert found.context_p50_tokens == found.context_mean_tokens
     assert found.arrival_seconds == 5.0
@@ -131,7 +109,7 @@ def test_facts_of_the_trace() -> None:
 
 
 def test_the_need_of_a_batch() -> None:
-    found = slots_of(trace_of((0.0, range(4), 5)), TURNS)
+    found = slots_of(timed_trace((0.0, range(4), 5)), TURNS)
     change = msgspec.structs.replace
     few = change(found, extra_slots_p99=4, needed_slots_mean=1.0625)
     assert [few.slots_for(batch) for batch in (1, 10, 64, 80, 200)] == [5, 14, 68, 85, 213]
@@ -154,13 +132,13 @@ def test_a_deployment_is_simulated_as_it_is_planned() -> None:
 
 def test_too_much_load_is_said() -> None:
     """Three requests of some 40 s each within a minute, one at a time."""
-    crowd = trace_of(*((30.0 * number, range(4 * number, 4 * number + 4), 2500) for number in range(3)))
+    crowd = timed_trace(*((30.0 * number, range(4 * number, 4 * number + 4), 2500) for number in range(3)))
     spec = RunSpec(model="kimi-k3", hardware="gb300", tensor_parallel=8, policy="turns", max_num_seqs=1)
     found = slots_of(crowd, spec)
     assert found.simulated_seconds > 1.25 * 60
     assert "can't carry this load" in found.notes[0]
     assert "time_scale" in found.notes[0]
-    calm = slots_of(trace_of((0.0, range(4), 3), (1000.0, range(4), 3)), spec)
+    calm = slots_of(timed_trace((0.0, range(4), 3), (1000.0, range(4), 3)), spec)
     assert not calm.notes
 
 
@@ -203,8 +181,8 @@ def test_a_file_is_read_and_slowed_down(tmp_path: Path) -> None:
 
 def test_nothing_to_count() -> None:
     with pytest.raises(InputError, match="has no requests"):
-        slots_of(trace_of(), TURNS)
-    trace = trace_of((0.0, range(400), 3))
+        slots_of(timed_trace(), TURNS)
+    trace = timed_trace((0.0, range(400), 3))
     _, model = find_model(MODEL)
     parts = parts_of(TURNS, trace, model)
     room = parts.state_bytes + 20 * parts.layout.page_bytes
