@@ -1,7 +1,10 @@
 // All kernels of one target, compiled as one unit with the target's flags.
 #include "../table.h"
 
+#include "../finite.inl"
 #include "../linear.inl"
+#include "../norm.inl"
+#include "../rows.inl"
 
 namespace milepost::MILEPOST_TARGET {
 
@@ -12,6 +15,13 @@ extern const Table table;
 const Table table = {
     .target = MILEPOST_STRING(MILEPOST_TARGET),
     .linear = linear,
+    .embedding = embedding,
+    .take_rows = take_rows,
+    .add = add,
+    .rms_norm = rms_norm,
+    .attn_res = attn_res,
+    .finite_rows = finite_rows,
+    .greedy = greedy,
 };
 
 }  // namespace milepost::MILEPOST_TARGET
