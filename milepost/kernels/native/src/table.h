@@ -2,6 +2,7 @@
 #pragma once
 
 #include "finite.h"
+#include "limits.h"
 #include "linear.h"
 #include "norm.h"
 #include "rows.h"
@@ -18,6 +19,8 @@ struct Table {
     void (*attn_res)(const AttnResArgs&);
     void (*finite_rows)(const FiniteRowsArgs&);
     void (*greedy)(const GreedyArgs&);
+    void (*read_all)(const ReadArgs&);
+    void (*multiply_add)(const MultiplyAddArgs&);
 };
 
 // Fastest target first; those that this machine can't run are skipped.

@@ -2,6 +2,7 @@
 #include "../table.h"
 
 #include "../finite.inl"
+#include "../limits.inl"
 #include "../linear.inl"
 #include "../norm.inl"
 #include "../rows.inl"
@@ -22,6 +23,8 @@ const Table table = {
     .attn_res = attn_res,
     .finite_rows = finite_rows,
     .greedy = greedy,
+    .read_all = read_all,
+    .multiply_add = multiply_add,
 };
 
 }  // namespace milepost::MILEPOST_TARGET
