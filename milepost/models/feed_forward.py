@@ -49,7 +49,7 @@ class MixtureOfExperts:
         self._norm_eps = spec.norm_eps
         self._ops = ops
         width = moe.latent_dim or hidden
-        self._gate = reader.tensor("gate.weight", moe.num_experts, hidden, dtype=reader.wide)
+        self._gate = reader.matrix("gate.weight", moe.num_experts, hidden, dtype=reader.wide)
         self._bias = reader.tensor("gate.e_score_correction_bias", moe.num_experts, dtype=reader.wide)
         self._latent_down: Matrix | None = None
         self._latent_norm: Tensor | None = None

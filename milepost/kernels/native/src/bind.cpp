@@ -95,7 +95,10 @@ PYBIND11_MODULE(_native, module) {
     bind_views(module);
     bind_matrix(module);
     bind_tape(module);
+    bind_gated_activation(module);
+    bind_grouped_experts(module);
     bind_linear(module);
+    bind_route(module);
 }
 
 }  // namespace milepost

@@ -1,13 +1,19 @@
 // One function an op, for each target that the extension was compiled for.
 #pragma once
 
+#include "gated_activation.h"
+#include "grouped_experts.h"
 #include "linear.h"
+#include "route.h"
 
 namespace milepost {
 
 struct Table {
     const char* target;
+    void (*gated_activation)(const GatedActivationArgs&);
+    void (*grouped_experts)(const GroupedExpertsArgs&);
     void (*linear)(const LinearArgs&);
+    void (*route)(const RouteArgs&);
 };
 
 // Fastest target first; those that this machine can't run are skipped.

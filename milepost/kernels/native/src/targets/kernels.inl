@@ -3,6 +3,11 @@
 
 #include "../linear.inl"
 
+// Products of panels come first: these are made of them.
+#include "../gated_activation.inl"
+#include "../grouped_experts.inl"
+#include "../route.inl"
+
 namespace milepost::MILEPOST_TARGET {
 
 #define MILEPOST_STRING_OF(name) #name
@@ -11,7 +16,10 @@ namespace milepost::MILEPOST_TARGET {
 extern const Table table;
 const Table table = {
     .target = MILEPOST_STRING(MILEPOST_TARGET),
+    .gated_activation = gated_activation,
+    .grouped_experts = grouped_experts,
     .linear = linear,
+    .route = route,
 };
 
 }  // namespace milepost::MILEPOST_TARGET
