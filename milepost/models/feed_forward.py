@@ -5,6 +5,7 @@ Kimi K3 technical report, equations 11-13 (LatentMoE); DeepSeek-V3 technical rep
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from milepost.kernels.matrix import Matrix
@@ -78,7 +79,7 @@ class MixtureOfExperts:
         )
         inputs: list[Tensor] = []
         if self._inputs is not None:
-            inputs = list(self._ops.linear(x, self._inputs).split(self._input_widths, dim=-1))
+            inputs = list(torch.split(self._ops.linear(x, self._inputs), self._input_widths, dim=-1))
         latent = x if self._latent_up is None else inputs.pop(0)
         out = self._ops.grouped_experts(
             latent, ids, weights, self._w1, self._w3, self._w2, act.name, act.gate_cap, act.up_cap

@@ -97,6 +97,7 @@ PYBIND11_MODULE(_native, module) {
     bind_tape(module);
     bind_gated_activation(module);
     bind_grouped_experts(module);
+    bind_limits(module);
     bind_linear(module);
     bind_route(module);
 }

@@ -26,6 +26,7 @@ void submit_unlocked(const char* op, void (*kernel)(const Args&), const Args& ar
 
 void bind_gated_activation(py::module_& module);
 void bind_grouped_experts(py::module_& module);
+void bind_limits(py::module_& module);
 void bind_linear(py::module_& module);
 void bind_route(py::module_& module);
 

@@ -3,6 +3,7 @@
 
 #include "gated_activation.h"
 #include "grouped_experts.h"
+#include "limits.h"
 #include "linear.h"
 #include "route.h"
 
@@ -14,6 +15,8 @@ struct Table {
     void (*grouped_experts)(const GroupedExpertsArgs&);
     void (*linear)(const LinearArgs&);
     void (*route)(const RouteArgs&);
+    void (*read_all)(const ReadArgs&);
+    void (*multiply_add)(const MultiplyAddArgs&);
 };
 
 // Fastest target first; those that this machine can't run are skipped.

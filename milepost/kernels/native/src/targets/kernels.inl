@@ -1,6 +1,7 @@
 // All kernels of one target, compiled as one unit with the target's flags.
 #include "../table.h"
 
+#include "../limits.inl"
 #include "../linear.inl"
 
 // Products of panels come first: these are made of them.
@@ -20,6 +21,8 @@ const Table table = {
     .grouped_experts = grouped_experts,
     .linear = linear,
     .route = route,
+    .read_all = read_all,
+    .multiply_add = multiply_add,
 };
 
 }  // namespace milepost::MILEPOST_TARGET
