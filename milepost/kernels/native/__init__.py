@@ -25,7 +25,16 @@ else:
     except ImportError:
         native = None
 
-__all__ = ["available", "empty", "floats", "native", "require_native", "set_num_threads", "use_workspace"]
+__all__ = [
+    "available",
+    "empty",
+    "floats",
+    "native",
+    "require_native",
+    "set_num_threads",
+    "strided_heads",
+    "use_workspace",
+]
 
 
 def available() -> bool:
@@ -93,6 +102,21 @@ def floats(op: str, name: str, tensor: Tensor) -> int:
             f"Given: {tensor.dtype}, strides {tensor.stride()}."
         )
     return tensor.data_ptr()
+
+
+def strided_heads(op: str, name: str, tensor: Tensor) -> tuple[int, int]:
+    """Address of an operand [tokens, heads, dim] whose tokens' heads follow one another, and a token's stride.
+
+    Raises:
+        InvariantError: another dtype or memory order.
+    """
+    _, heads, dim = tensor.shape
+    if heads > 1 and tensor.stride(1) != dim:
+        raise InvariantError(
+            f"{op}: {name}'s heads must follow one another. Given: shape {tuple(tensor.shape)}, "
+            f"strides {tensor.stride()}."
+        )
+    return floats(op, name, tensor), tensor.stride(0)
 
 
 @contextmanager

@@ -1,13 +1,23 @@
 // One function an op, for each target that the extension was compiled for.
 #pragma once
 
+#include "finite_states.h"
+#include "gated_head_norm.h"
+#include "kda.h"
+#include "kda_gate.h"
 #include "linear.h"
+#include "short_conv.h"
 
 namespace milepost {
 
 struct Table {
     const char* target;
     void (*linear)(const LinearArgs&);
+    void (*short_conv)(const ShortConvArgs&);
+    void (*kda_gate)(const KdaGateArgs&);
+    void (*kda)(const KdaArgs&);
+    void (*gated_head_norm)(const GatedHeadNormArgs&);
+    void (*finite_states)(const FiniteStatesArgs&);
 };
 
 // Fastest target first; those that this machine can't run are skipped.

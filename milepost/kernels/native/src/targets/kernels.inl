@@ -1,7 +1,12 @@
 // All kernels of one target, compiled as one unit with the target's flags.
 #include "../table.h"
 
+#include "../finite_states.inl"
+#include "../gated_head_norm.inl"
+#include "../kda.inl"
+#include "../kda_gate.inl"
 #include "../linear.inl"
+#include "../short_conv.inl"
 
 namespace milepost::MILEPOST_TARGET {
 
@@ -12,6 +17,11 @@ extern const Table table;
 const Table table = {
     .target = MILEPOST_STRING(MILEPOST_TARGET),
     .linear = linear,
+    .short_conv = short_conv,
+    .kda_gate = kda_gate,
+    .kda = kda,
+    .gated_head_norm = gated_head_norm,
+    .finite_states = finite_states,
 };
 
 }  // namespace milepost::MILEPOST_TARGET
