@@ -5,6 +5,7 @@
 #include "gated_head_norm.h"
 #include "kda.h"
 #include "kda_gate.h"
+#include "limits.h"
 #include "linear.h"
 #include "short_conv.h"
 
@@ -18,6 +19,8 @@ struct Table {
     void (*kda)(const KdaArgs&);
     void (*gated_head_norm)(const GatedHeadNormArgs&);
     void (*finite_states)(const FiniteStatesArgs&);
+    void (*read_all)(const ReadArgs&);
+    void (*multiply_add)(const MultiplyAddArgs&);
 };
 
 // Fastest target first; those that this machine can't run are skipped.

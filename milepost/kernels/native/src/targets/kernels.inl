@@ -5,6 +5,7 @@
 #include "../gated_head_norm.inl"
 #include "../kda.inl"
 #include "../kda_gate.inl"
+#include "../limits.inl"
 #include "../linear.inl"
 #include "../short_conv.inl"
 
@@ -22,6 +23,8 @@ const Table table = {
     .kda = kda,
     .gated_head_norm = gated_head_norm,
     .finite_states = finite_states,
+    .read_all = read_all,
+    .multiply_add = multiply_add,
 };
 
 }  // namespace milepost::MILEPOST_TARGET
