@@ -112,10 +112,11 @@ def test_operands_may_be_views_into_a_wider_product() -> None:
     inputs = make_inputs(40, 2, 32).to(torch.float32)
     wide = torch.cat([x.flatten(1) for x in inputs.all()], dim=1)
     q, k, v, g, beta = torch.split(wide, [64, 64, 64, 64, 2], dim=1)
-    views = *(x.view(40, 2, 32) for x in (q, k, v, g)), beta
+    q, k, v, g = (x.view(40, 2, 32) for x in (q, k, v, g))
+    views = Inputs(q, k, v, g, beta)
     one, two = (kda_arena(2, 2, 32, 16).as_dtype(torch.float32) for _ in range(2))
     rows = ragged([39, 1])
-    got = cpu.kda(*views, one.state, one.first_tile, rows)
+    got = cpu.kda(*views.all(), one.state, one.first_tile, rows)
     assert torch.equal(got, cpu.kda(*inputs.all(), two.state, two.first_tile, rows))
 
 

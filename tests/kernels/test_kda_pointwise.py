@@ -30,7 +30,7 @@ def test_kda_gate(target: str, threads: int, shape: tuple[int, int, int], bound:
     tokens, heads, dim = shape
     # Views into something wider, as the layer's products are.
     wide = 10 * torch.randn(tokens, heads * dim + heads + 5)
-    z, b, _ = wide.split([heads * dim, heads, 5], dim=1)
+    z, b, _ = torch.split(wide, [heads * dim, heads, 5], dim=1)
     z, bias, a_log = z.view(shape), torch.randn(heads * dim), torch.randn(heads)
     before = wide.clone()
     with using(target, threads):
@@ -58,7 +58,7 @@ def test_kda_gate_by_hand(kernel: str) -> None:
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_weak_gate_keeps_its_digits(target: str) -> None:
-    """softplus of a far negative number is e^z: relative precision must not be lost beside the 1 of 1 + e^z."""
+    """softplus of a far negative number is e^z, which must not lose its digits beside the 1 of 1 + e^z."""
     z = torch.linspace(-80, 5, 1000).view(1, 1, -1)
     nothing = torch.zeros(1, 1), torch.zeros(1000), torch.zeros(1)
     with using(target):

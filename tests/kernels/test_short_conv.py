@@ -216,7 +216,7 @@ def test_wrong_shapes_are_named() -> None:
     with pytest.raises(InvariantError, match="needs tiles up to 103"):
         cpu.short_conv(case.u, case.weight, case.state, 101, case.rows)
     case = case.to(torch.float32)
-    with pytest.raises(InvariantError, match="at most 16 taps. Given: 17"):
+    with pytest.raises(InvariantError, match=r"at most 16 taps\. Given: 17"):
         cpu.short_conv(case.u, torch.zeros(17, 6), case.state, 0, case.rows)
     with pytest.raises(InvariantError, match="weight must be contiguous"):
         cpu.short_conv(case.u, torch.zeros(6, 4).T, case.state, FIRST_TILE, case.rows)

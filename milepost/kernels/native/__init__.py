@@ -105,7 +105,7 @@ def floats(op: str, name: str, tensor: Tensor) -> int:
 
 
 def strided_heads(op: str, name: str, tensor: Tensor) -> tuple[int, int]:
-    """Address of an operand [tokens, heads, dim] whose tokens' heads follow one another, and a token's stride.
+    """Address of [tokens, heads, dim], each token's heads one after the other, and the tokens' stride.
 
     Raises:
         InvariantError: another dtype or memory order.

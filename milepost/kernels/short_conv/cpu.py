@@ -34,7 +34,8 @@ def short_conv(u: Tensor, weight: Tensor, state: PagedState, first_tile: int, ra
         u.stride(0),
         floats("short_conv", "weight", weight),
         y.data_ptr(),
-        *u.shape,
+        u.shape[0],
+        channels,
         taps,
     )
     return y
