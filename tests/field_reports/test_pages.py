@@ -98,7 +98,7 @@ def test_r56_no_row_is_there_that_nobody_asked_for(rows: list[int]) -> None:
     arena = kda_arena(len(rows), 1, 16, 16, first_tile=0)
     state = replace(arena.state, recurrent=torch.zeros_like(arena.state.recurrent).float())
     state = replace(state, conv=state.recurrent.flatten(1))
-    x, weight = torch.randn(sum(rows), 12), torch.randn(12, 4)
+    x, weight = torch.randn(sum(rows), 12), torch.randn(4, 12)
 
     def empty(*size: object, **kind: object) -> torch.Tensor:
         made: torch.Tensor = out_of_nothing(*size, **kind)  # type: ignore[call-overload]

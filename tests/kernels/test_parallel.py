@@ -9,28 +9,10 @@ import torch
 from torch import Tensor
 
 from milepost.kernels import jit
-from milepost.kernels.kda.cpu import kda
 from milepost.kernels.mla_attention import MlaDims
 from milepost.kernels.mla_attention.cpu import mla_attention
-from milepost.kernels.short_conv.cpu import short_conv
-from tests.kernels import kda_cases, test_mla, test_short_conv
-from tests.kernels.arenas import assert_near, kda_arena, ragged
-
-
-def run_kda() -> tuple[Tensor, ...]:
-    lengths, starts = [1, 70, 1, 20], [5, 60, 0, 0]
-    inputs = kda_cases.make_inputs(sum(lengths), 3, 32)
-    rows, arena = ragged(lengths, starts), kda_arena(4, 3, 32, 16)
-    kda_cases.fill(arena, rows)
-    arena = arena.as_dtype(torch.float32)
-    o = kda(*inputs.to(torch.float32).all(), arena.state, arena.first_tile, rows)
-    return o, arena.state.recurrent[arena.written()]
-
-
-def run_short_conv() -> tuple[Tensor, ...]:
-    case = test_short_conv.Case.random([1, 30, 2], [0, 4, 70], 8, 4, 10).to(torch.float32)
-    y = short_conv(case.u, case.weight, case.state, test_short_conv.FIRST_TILE, case.rows)
-    return y, case.state.conv[case.written()]
+from tests.kernels import test_mla
+from tests.kernels.arenas import assert_near
 
 
 def run_decodes(cache: torch.dtype) -> tuple[Tensor, ...]:
@@ -42,8 +24,6 @@ def run_decodes(cache: torch.dtype) -> tuple[Tensor, ...]:
 @pytest.mark.parametrize(
     "run",
     [
-        pytest.param(run_kda, id="kda"),
-        pytest.param(run_short_conv, id="short_conv"),
         pytest.param(lambda: run_decodes(torch.float32), id="mla"),
         pytest.param(lambda: run_decodes(torch.bfloat16), id="mla-bf16-cache"),
     ],

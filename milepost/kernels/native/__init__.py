@@ -35,6 +35,7 @@ __all__ = [
     "require_native",
     "row_address",
     "set_num_threads",
+    "strided_heads",
     "use_workspace",
 ]
 
@@ -143,6 +144,21 @@ def float_type(op: str, name: str, tensor: Tensor) -> native.Float:
         raise InvariantError(f"{op}: {name} must be float32 or bfloat16. Given: {tensor.dtype}.")
     view: native.Float = getattr(native.Float, known)
     return view
+
+
+def strided_heads(op: str, name: str, tensor: Tensor) -> tuple[int, int]:
+    """Address of [tokens, heads, dim], each token's heads one after the other, and the tokens' stride.
+
+    Raises:
+        InvariantError: another dtype or memory order.
+    """
+    _, heads, dim = tensor.shape
+    if heads > 1 and tensor.stride(1) != dim:
+        raise InvariantError(
+            f"{op}: {name}'s heads must follow one another. Given: shape {tuple(tensor.shape)}, "
+            f"strides {tensor.stride()}."
+        )
+    return floats(op, name, tensor), tensor.stride(0)
 
 
 @contextmanager

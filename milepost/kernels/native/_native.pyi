@@ -3,6 +3,8 @@
 PANEL: int
 GROUP_BYTES: int
 MAX_SOURCES: int
+KDA_CHUNK: int
+MOST_TAPS: int
 
 class Float:
     f32: Float
@@ -141,5 +143,72 @@ def finite_rows(
     x: int, type: Float, x_stride: int, tokens: int, dim: int, rows: Rows | None, finite: int
 ) -> None: ...
 def greedy(x: int, x_stride: int, rows: int, dim: int, largest: int, finite: int) -> None: ...
+def short_conv(
+    rows: Rows,
+    states: States,
+    first_tile: int,
+    u: int,
+    u_stride: int,
+    weight: int,
+    y: int,
+    tokens: int,
+    channels: int,
+    taps: int,
+) -> None: ...
+def kda_gate(
+    z: int,
+    z_stride: int,
+    b: int,
+    b_stride: int,
+    dt_bias: int,
+    a_log: int,
+    bounded: bool,
+    lower_bound: float,
+    g: int,
+    beta: int,
+    tokens: int,
+    heads: int,
+    dim: int,
+) -> None: ...
+def kda(
+    rows: Rows,
+    states: States,
+    first_tile: int,
+    heads: int,
+    l2_eps: float,
+    q: int,
+    q_stride: int,
+    k: int,
+    k_stride: int,
+    v: int,
+    v_stride: int,
+    g: int,
+    g_stride: int,
+    beta: int,
+    beta_stride: int,
+    o: int,
+) -> None: ...
+def gated_head_norm(
+    o: int,
+    o_stride: int,
+    gate: int,
+    gate_stride: int,
+    weight: int,
+    eps: float,
+    y: int,
+    tokens: int,
+    heads: int,
+    dim: int,
+) -> None: ...
+def finite_states(
+    states: States,
+    num_states: int,
+    layers: int,
+    recurrent_tiles: int,
+    conv_tiles: int,
+    tiles: int,
+    window_size: int,
+    finite: int,
+) -> None: ...
 def read_all(data: int, count: int, sum: int) -> None: ...
 def multiply_add(rounds: int, flops: int, sum: int) -> None: ...

@@ -105,6 +105,7 @@ PYBIND11_MODULE(_native, module) {
     bind_limits(module);
     bind_linear(module);
     bind_route(module);
+    bind_kda(module);
 }
 
 }  // namespace milepost

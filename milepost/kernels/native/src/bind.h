@@ -34,5 +34,6 @@ void bind_grouped_experts(py::module_& module);
 void bind_limits(py::module_& module);
 void bind_linear(py::module_& module);
 void bind_route(py::module_& module);
+void bind_kda(py::module_& module);
 
 }  // namespace milepost

@@ -2,15 +2,18 @@
 #include "../table.h"
 
 #include "../finite.inl"
+#include "../finite_states.inl"
+#include "../gated_activation.inl"
+#include "../gated_head_norm.inl"
+#include "../grouped_experts.inl"
+#include "../kda.inl"
+#include "../kda_gate.inl"
 #include "../limits.inl"
 #include "../linear.inl"
 #include "../norm.inl"
-#include "../rows.inl"
-
-// Products of panels come first: these are made of them.
-#include "../gated_activation.inl"
-#include "../grouped_experts.inl"
 #include "../route.inl"
+#include "../rows.inl"
+#include "../short_conv.inl"
 
 namespace milepost::MILEPOST_TARGET {
 
@@ -31,6 +34,11 @@ const Table table = {
     .finite_rows = finite_rows,
     .greedy = greedy,
     .route = route,
+    .short_conv = short_conv,
+    .kda_gate = kda_gate,
+    .kda = kda,
+    .gated_head_norm = gated_head_norm,
+    .finite_states = finite_states,
     .read_all = read_all,
     .multiply_add = multiply_add,
 };
