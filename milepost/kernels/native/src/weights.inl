@@ -84,7 +84,7 @@ struct Mxfp4Weights {
     template <int Vectors>
     void get(int64_t k, VecF (&w)[Vectors]) const {
         constexpr int kHalf = kPanelVectors / 2;
-        const uint8_t* codes = group + kPanel + k % kGroup * kPanel / 2;
+        const uint8_t* codes = group + kPanel + (k & (kGroup - 1)) * (kPanel / 2);
         for (int p = 0; p < Vectors / kPanelVectors; ++p) {
             for (int v = 0; v < kHalf; ++v) {
                 const VecU pair = widened(codes + p * panel_bytes + v * kWidth);
