@@ -1,7 +1,11 @@
 // All kernels of one target, compiled as one unit with the target's flags.
 #include "../table.h"
 
+#include "../finite.inl"
+#include "../limits.inl"
 #include "../linear.inl"
+#include "../norm.inl"
+#include "../rows.inl"
 
 namespace milepost::MILEPOST_TARGET {
 
@@ -12,6 +16,15 @@ extern const Table table;
 const Table table = {
     .target = MILEPOST_STRING(MILEPOST_TARGET),
     .linear = linear,
+    .embedding = embedding,
+    .take_rows = take_rows,
+    .add = add,
+    .rms_norm = rms_norm,
+    .attn_res = attn_res,
+    .finite_rows = finite_rows,
+    .greedy = greedy,
+    .read_all = read_all,
+    .multiply_add = multiply_add,
 };
 
 }  // namespace milepost::MILEPOST_TARGET
