@@ -1,6 +1,6 @@
 // KDA's one-token step of one head, in place on its tiles.
 //
-// The state is read and written once and hardly anything else is done, so a decode runs at the speed of memory. Four
+// The state is read and written once and hardly anything else is done, so a decode runs at the speed of memory. Some
 // rows of the [v, k] matrix are visited at once: they share the loads of what all rows need, and their sums.
 #pragma once
 
@@ -11,7 +11,7 @@
 
 namespace milepost::MILEPOST_TARGET {
 
-constexpr int kStepRows = 4;
+constexpr int kStepRows = kWidth >= 16 ? 8 : 4;  // what the registers hold
 
 // What all rows of a head need, padded with zeros to whole vectors.
 struct StepHead {
@@ -55,18 +55,18 @@ static StepHead step_head(const KdaArgs& args, int64_t head, int64_t token) {
 // is a number of whole vectors.
 template <int Rows, bool Fresh, bool Whole>
 static inline void step_rows(const StepHead& h, float* s, const float* v, float* o) {
-    float c[kWidth > Rows ? kWidth : Rows];
-    VecF sums[kWidth] = {};
+    float c[kWidth];
+    VecF sums[Rows] = {};
     if (!Fresh) {
         for (int64_t d = 0; d < h.dim; d += kWidth) {
             const VecF k = load(h.decayed_k + d);
             for (int r = 0; r < Rows; ++r) sums[r] += load_part<Whole>(s + r * h.dim + d, h.dim - d) * k;
         }
-        fold_all(sums);
+        fold_some<Rows>(sums);
     }
     store(c, sums[0]);
     for (int r = 0; r < Rows; ++r) c[r] = h.beta * (v[r] - c[r]);
-    VecF outs[kWidth] = {};
+    VecF outs[Rows] = {};
     for (int64_t d = 0; d < h.dim; d += kWidth) {
         const VecF decay = load(h.decay + d), k = load(h.k + d), q = load(h.q + d);
         for (int r = 0; r < Rows; ++r) {
@@ -78,7 +78,7 @@ static inline void step_rows(const StepHead& h, float* s, const float* v, float*
             outs[r] += x * q;
         }
     }
-    fold_all(outs);
+    fold_some<Rows>(outs);
     store_first(o, outs[0], Rows);
 }
 

@@ -28,6 +28,17 @@ static inline void fold_all(VecF* v) {
     if constexpr (Group > 2) fold_all<Group / 2>(v);
 }
 
+// The same for fewer vectors, a power of two: their sums are in v[0]'s first lanes.
+template <int Count, int Group = kWidth>
+static inline void fold_some(VecF* v) {
+    if constexpr (Count > 1) {
+        for (int i = 0; i < Count / 2; ++i) v[i] = fold<Group>(v[2 * i], v[2 * i + 1]);
+    } else {
+        v[0] = fold<Group>(v[0], v[0]);
+    }
+    if constexpr (Group > 2) fold_some<(Count > 1 ? Count / 2 : 1), Group / 2>(v);
+}
+
 // The sum of all lanes in every lane, halves first.
 template <int Group = kWidth>
 static inline VecF sum_lanes(VecF v) {
