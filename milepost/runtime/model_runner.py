@@ -17,7 +17,7 @@ from milepost.models.inputs import StepInputs
 from milepost.models.outputs import StepOutput
 from milepost.runtime.arena import Arena
 from milepost.runtime.dtypes import torch_dtype
-from milepost.runtime.inputs import step_inputs, warm_up_inputs
+from milepost.runtime.inputs import InputBuffers, warm_up_inputs
 from milepost.runtime.sampler import Sampler
 from milepost.runtime.snapshots import written_snapshots
 from milepost.types import Batch, BatchResult, Row, RowResult
@@ -72,9 +72,10 @@ class ModelRunner:
         check_states: bool = False,
     ) -> None:
         self._model = model
-        self._arena: Arena | None = Arena(
+        arena = Arena(
             layout, num_pages, kv_dtype=kv_dtype, conv_dtype=conv_dtype, recurrent_dtype=recurrent_dtype
         )
+        self._inputs: InputBuffers | None = InputBuffers(arena)
         self._sampler = Sampler(seed)
         self._check_states = check_states
 
@@ -99,9 +100,7 @@ class ModelRunner:
         Raises:
             EngineStoppedError: the runner is closed.
         """
-        if self._arena is None:
-            raise EngineStoppedError("The model runner is closed; start a new engine.")
-        return self._arena
+        return self._open_inputs().arena
 
     def run(self, batch: Batch) -> BatchResult:
         """Run one step.
@@ -124,7 +123,7 @@ class ModelRunner:
         if not batch.rows:
             return BatchResult(step=batch.step, rows=())
         with torch.inference_mode():
-            inputs = step_inputs(batch.rows, arena)
+            inputs = self._open_inputs().fill(batch.rows)
             output = self._model.forward(inputs)
             errors = self._broken_rows(batch.rows, inputs, output.finite)
             drawn = self._draw(batch.rows, output.logits)
@@ -148,7 +147,12 @@ class ModelRunner:
 
     def close(self) -> None:
         """Give the arena's memory back. Safe to call twice."""
-        self._arena = None
+        self._inputs = None
+
+    def _open_inputs(self) -> InputBuffers:
+        if self._inputs is None:
+            raise EngineStoppedError("The model runner is closed; start a new engine.")
+        return self._inputs
 
     def _draw(self, rows: Sequence[Row], logits: Tensor) -> list[RowResult | None]:
         """Each row's draw; None for a row that does not sample."""
