@@ -50,7 +50,12 @@ class InputBuffers:
         self._token_ids, self._starts = IntBuffer(), IntBuffer()
         self._offsets, self._sampled = IntBuffer(), IntBuffer()
         self._blocks = TableBuffer(arena.num_pages, "block", _check_block_table)
-        self._states = TableBuffer(arena.num_pages, "part of its state", _check_state_table)
+        self._states = TableBuffer(
+            arena.num_pages,
+            "part of its state",
+            _check_state_table,
+            capacity=arena.layout.pages_per_state,  # all that it ever has, so rows lie without a gap
+        )
         # What offsets and sample index were made from, and what is made from it.
         self._lengths: list[int] = []
         self._samples: list[bool] = []

@@ -23,7 +23,6 @@ from milepost.types import Row
 __all__ = ["TableBuffer"]
 
 _FIRST_ROWS = 8
-_FIRST_CAPACITY = 8
 
 Table = Sequence[int]
 
@@ -35,12 +34,15 @@ class TableBuffer:
         num_pages: of the arena; every entry lies in it and is not the dummy page.
         part: what a page of such a table is, for messages.
         check_length: raises unless a row's table has as many entries as it needs.
+        capacity: entries of a row to begin with.
 
     Attributes:
         generation: how often the address or the stride has changed.
     """
 
-    def __init__(self, num_pages: int, part: str, check_length: Callable[[Row, int], None]) -> None:
+    def __init__(
+        self, num_pages: int, part: str, check_length: Callable[[Row, int], None], *, capacity: int = 8
+    ) -> None:
         self.generation = 0
         self._num_pages = num_pages
         self._part = part
@@ -48,7 +50,7 @@ class TableBuffer:
         self._tables: Sequence[Table] = ()  # whose entries the first rows hold
         self._pages: NDArray[np.int64] = np.empty((0, 0), np.int64)
         self._filled: NDArray[np.int64] = np.zeros(0, np.int64)
-        self._allocate(_FIRST_ROWS, _FIRST_CAPACITY)
+        self._allocate(_FIRST_ROWS, capacity)
 
     def fill(self, rows: Sequence[Row], tables: Sequence[Table], needed: NDArray[np.int64]) -> Tensor:
         """Hold the first entries of each row's table.
