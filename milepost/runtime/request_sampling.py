@@ -22,6 +22,8 @@ class RequestSampling:
     Attributes:
         params: how the request draws.
         num_drawn: output tokens drawn so far, which is the index of the next.
+        plain_greedy: whether the next token is the largest logit and nothing else matters.
+        takes_largest: whether that is all that is wanted: no log-probabilities either.
     """
 
     def __init__(self, request: NewRequest, seed: int) -> None:
@@ -34,11 +36,8 @@ class RequestSampling:
         if self._repeats:
             self._prompt_ids = np.unique(np.asarray(request.prompt_token_ids, dtype=np.int64))
         self._output_counts: dict[int, int] = {}
-
-    @property
-    def plain_greedy(self) -> bool:
-        """Whether the next token is the largest logit and nothing else matters."""
-        return self.params.greedy and not self._penalized
+        self.plain_greedy = self.params.greedy and not self._penalized
+        self.takes_largest = self.plain_greedy and self.params.logprobs is None
 
     def draw(self, logits: Floats) -> int:
         """The next token from a row of finite logits: [vocab], overwritten."""
