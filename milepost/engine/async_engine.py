@@ -3,7 +3,8 @@
 The thread owns the engine. Clients never touch it: they put commands (start, abort) on a list that
 the thread empties before each step, and read outputs from a mailbox of their own. So no client
 waits for a step, and no step waits for a client; outputs that a slow client has not taken yet
-merge into one.
+merge into one. Their text is made where they are read, while the next step computes, unless stop
+strings must be found in it before that step.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from milepost.engine.detokenizer import Detokenizer
 from milepost.engine.engine import Engine, failure_sentence
 from milepost.engine.reports import EngineStats
 from milepost.errors import EngineStoppedError, MilepostError, RequestError
@@ -40,14 +42,25 @@ class OutputStream:
 
     Iterate over it to the end, or `close` it: that aborts the request and never waits. Built by
     `AsyncEngine.submit`.
+
+    Args:
+        request: whose outputs these are.
+        loop: the consumer's event loop.
+        on_close: told when the consumer leaves early.
+        detokenizer: makes the outputs' text; None when they bring it.
     """
 
     def __init__(
-        self, request: Request, loop: asyncio.AbstractEventLoop, on_close: Callable[[OutputStream], None]
+        self,
+        request: Request,
+        loop: asyncio.AbstractEventLoop,
+        on_close: Callable[[OutputStream], None],
+        detokenizer: Detokenizer | None = None,
     ) -> None:
         self.request_id = request.request_id
         self.loop = loop
         self._on_close = on_close
+        self._detokenizer = detokenizer
         self._num_prompt_tokens = len(request.prompt_token_ids)
         self._lock = threading.Lock()
         self._mail: list[RequestOutput] = []
@@ -70,7 +83,7 @@ class OutputStream:
             if mail:
                 output = _merged(mail)
                 self._ended = output.finished
-                return output
+                return output if self._detokenizer is None else _with_text(output, self._detokenizer)
 
     def close(self) -> None:
         """Abort the request unless it has ended. Call it on the stream's own event loop."""
@@ -146,7 +159,8 @@ class AsyncEngine:
         self.limits.validate(request)
         if not request.arrival_time:
             request = msgspec.structs.replace(request, arrival_time=self._engine.clock())
-        stream = OutputStream(request, asyncio.get_running_loop(), self._on_close)
+        detokenizer = None if request.sampling.stop else self._engine.detokenizer(request)
+        stream = OutputStream(request, asyncio.get_running_loop(), self._on_close, detokenizer)
         with self._changed:
             refusal = self._refusal or self.failure
             if refusal is not None:
@@ -279,7 +293,7 @@ class AsyncEngine:
 
     def _start(self, stream: OutputStream, request: Request) -> None:
         try:
-            self._engine.submit(request)
+            self._engine.submit(request, with_text=bool(request.sampling.stop))
         except MilepostError as error:
             # It was validated, so the engine has failed since.
             self._end(stream, stream.stillborn(FinishReason.ERROR, str(error)))
@@ -386,6 +400,11 @@ class AsyncEngine:
 def _wake_all(streams: list[OutputStream]) -> None:
     for stream in streams:
         stream.wake()
+
+
+def _with_text(output: RequestOutput, detokenizer: Detokenizer) -> RequestOutput:
+    text, _ = detokenizer.take(output.token_ids, output.finish_reason)
+    return msgspec.structs.replace(output, text=text)
 
 
 def _merged(outputs: list[RequestOutput]) -> RequestOutput:
