@@ -91,6 +91,8 @@ class Lives:
     def reserve(self, sequence: Sequence, num_tokens: int) -> bool:
         """Reserve what holding `num_tokens` computed tokens lacks, evicting if need be; all or nothing."""
         pages = pages_of(sequence)
+        if pages.holds(num_tokens):
+            return True
         lacking = pages.lacking(num_tokens)
         if not self._make_room(lacking):
             return False
