@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from milepost.runtime.logit_filters import Floats, allowed_ids, scaled_scores
-from milepost.runtime.random_draws import gumbel_noise
+from milepost.runtime.random_draws import draw_any, gumbel_noise
 from milepost.types import NewRequest, SamplingParams
 
 __all__ = ["RequestSampling"]
@@ -32,6 +32,7 @@ class RequestSampling:
         self._seed = seed
         self._repeats = self.params.repetition_penalty != 1.0
         self._penalized = self._repeats or self.params.presence_penalty or self.params.frequency_penalty
+        self._filtered = self.params.top_k > 0 or self.params.top_p < 1.0 or self.params.min_p > 0.0
         self._prompt_ids: NDArray[np.int64] = np.empty(0, dtype=np.int64)
         if self._repeats:
             self._prompt_ids = np.unique(np.asarray(request.prompt_token_ids, dtype=np.int64))
@@ -46,6 +47,8 @@ class RequestSampling:
         if self.params.greedy:
             return int(logits.argmax())
         scores = scaled_scores(logits, self.params.temperature)
+        if not self._filtered:
+            return draw_any(self._seed, self.num_drawn, scores)
         ids = allowed_ids(scores, self.params)
         noise = gumbel_noise(self._seed, self.num_drawn, ids)
         return int(ids[np.argmax(scores[ids] + noise)])
