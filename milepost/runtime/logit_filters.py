@@ -40,12 +40,11 @@ def allowed_ids(scores: Floats, params: SamplingParams) -> Ids:
     if 0 < params.top_k < scores.size:
         near = _near(scores, params.top_k)
         ids = near[best_ids(scores[near], params.top_k)]
+        ids = _nucleus(scores[ids], ids, params.top_p)
     elif params.top_p < 1.0:
-        ids = np.arange(scores.size, dtype=np.int64)
+        ids = _nucleus(scores, np.arange(scores.size, dtype=np.int64), params.top_p)
     else:
         return np.flatnonzero(scores >= least)
-    if params.top_p < 1.0:
-        ids = _nucleus(scores[ids], ids, params.top_p)
     return ids[scores[ids] >= least]
 
 
@@ -70,6 +69,8 @@ def best_ids(scores: Floats, count: int) -> Ids:
 
 def _nucleus(scores: Floats, ids: Ids, top_p: float) -> Ids:
     """The fewest best tokens of `ids`, with these scores, whose probability together is at least `top_p`."""
+    if top_p >= 1.0:
+        return ids
     chances = np.exp(scores)
     chances /= chances.sum()
     # Most often the likely ones are enough, and they are few.
