@@ -219,10 +219,8 @@ class PrefixCache:
     def first_step_done(self, trail: Trail, tokens: Sequence[int], block_table: Sequence[int]) -> None:
         """The copies of a life's beginning have run, if they were for this step."""
         source, size = trail.source, self._layout.block_size
-        if source is None:
-            return
         self.copied(trail)
-        if source.position % size:
+        if source is not None and source.position % size:
             block = source.position // size
             path = self.index.nodes_in_block(source.node, trail.chain, tokens)
             self.index.rename_block(path, block, block_table[block], copied=True)

@@ -161,7 +161,8 @@ class Lives:
         cache, trail, pages = self._cache, sequence.trail, pages_of(sequence)
         if cache is None or trail is None:
             return
-        cache.first_step_done(trail, sequence.tokens, pages.block_table)
+        if trail.source is not None:
+            cache.first_step_done(trail, sequence.tokens, pages.block_table)
         cache.publish(trail, sequence.tokens, min(sequence.num_computed, trail.planned_to), pages.block_table)
         if sequence.ordered:
             self._settle_orders(cache, sequence, outcome)
