@@ -60,6 +60,7 @@ class InputBuffers:
         self._lengths: list[int] = []
         self._samples: list[bool] = []
         self._length_array: NDArray[np.int64] = np.empty(0, np.int64)
+        self._state_pages: NDArray[np.int64] = np.empty(0, np.int64)
         self._num_tokens = 0
         self._num_sampled = 0
 
@@ -86,8 +87,7 @@ class InputBuffers:
         self._token_ids.write(np.fromiter(chain.from_iterable(tokens), np.int64, total), total)
         starts = self._starts.write([row.start for row in rows], count)
         blocks = -(-(starts + self._length_array) // arena.layout.block_size)
-        pages = np.full(count, arena.layout.pages_per_state)
-        state_table = self._states.fill(rows, [row.state_table for row in rows], pages)
+        state_table = self._states.fill(rows, [row.state_table for row in rows], self._state_pages)
         block_table = self._blocks.fill(rows, [row.block_table for row in rows], blocks)
         return StepInputs(
             token_ids=self._token_ids.tensor(total),
@@ -109,6 +109,7 @@ class InputBuffers:
         self._offsets.write([0, *ends], len(ends) + 1)
         self._sampled.write(sampled, len(sampled))
         self._length_array = np.array(lengths)
+        self._state_pages = np.full(len(lengths), self.arena.layout.pages_per_state)
         self._num_tokens, self._num_sampled = ends[-1], len(sampled)
         self._lengths, self._samples = lengths, samples
 
@@ -119,9 +120,7 @@ class InputBuffers:
             return None
         # Only the blocks that this step writes: a whole table is as long as the context.
         written = self._blocks.held(starts // self.arena.layout.block_size, blocks)
-        written += self._states.held(
-            np.zeros_like(blocks), np.full_like(blocks, self.arena.layout.pages_per_state)
-        )
+        written += self._states.held(np.zeros_like(blocks), self._state_pages)
         return snapshots_of(rows, self.arena, written)
 
 

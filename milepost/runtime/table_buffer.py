@@ -50,6 +50,7 @@ class TableBuffer:
         self._tables: Sequence[Table] = ()  # whose entries the first rows hold
         self._pages: NDArray[np.int64] = np.empty((0, 0), np.int64)
         self._filled: NDArray[np.int64] = np.zeros(0, np.int64)
+        self._last_view = torch.empty(0, 0, dtype=torch.int64)
         self._allocate(_FIRST_ROWS, capacity)
 
     def fill(self, rows: Sequence[Row], tables: Sequence[Table], needed: NDArray[np.int64]) -> Tensor:
@@ -67,16 +68,21 @@ class TableBuffer:
         Raises:
             InvariantError: a table without an entry that is needed, or a page that can't be there.
         """
+        count = len(tables)
+        same = len(self._tables) == count and all(map(is_, tables, self._tables))
+        if same and (self._filled[:count] == needed).all():
+            return self._last_view
         # Whatever is wrong below, nothing of it is taken for right in the next step.
         known, self._tables = self._tables, ()
-        count, width = len(tables), int(needed.max())
+        width = int(needed.max())
         self._reserve(count, width)
-        if len(known) != count or not all(map(is_, tables, known)):
+        if not same:
             self._rearrange(known, tables)
         for row in np.flatnonzero(self._filled[:count] != needed).tolist():
             self._copy(row, rows[row], tables[row], int(needed[row]))
         self._tables = tables
-        return self._view(count, width)
+        self._last_view = self._tensor[:count, :width]
+        return self._last_view
 
     def held(self, first: NDArray[np.int64], end: NDArray[np.int64]) -> list[int]:
         """Entries ``first .. end - 1`` of the rows filled last, [rows] each, at least one entry a row."""
@@ -129,13 +135,7 @@ class TableBuffer:
         self._filled = np.zeros(rows, np.int64)
         self._filled[: len(filled)] = filled
         self._tensor = torch.from_numpy(self._pages)
-        self._last_view = self._tensor[:0, :0]
         self.generation += 1
-
-    def _view(self, count: int, width: int) -> Tensor:
-        if self._last_view.shape != (count, width):
-            self._last_view = self._tensor[:count, :width]
-        return self._last_view
 
 
 def _power_of_two(number: int) -> int:
