@@ -86,8 +86,10 @@ class TableBuffer:
 
     def held(self, first: NDArray[np.int64], end: NDArray[np.int64]) -> list[int]:
         """Entries ``first .. end - 1`` of the rows filled last, [rows] each, at least one entry a row."""
-        if ((end - first) == 1).all():
-            held: list[int] = self._pages[np.arange(len(first)), first].tolist()
+        lengths = end - first
+        if (lengths == lengths[0]).all():
+            places = first[:, None] + np.arange(lengths[0])
+            held: list[int] = self._pages[np.arange(len(first))[:, None], places].ravel().tolist()
             return held
         parts = zip(self._pages, first.tolist(), end.tolist(), strict=False)
         return [page for pages, begin, stop in parts for page in pages[begin:stop].tolist()]
