@@ -10,10 +10,8 @@ from torch import Tensor
 
 from milepost.kernels import jit
 from milepost.kernels.kda.cpu import kda
-from milepost.kernels.mla_attention import MlaDims
-from milepost.kernels.mla_attention.cpu import mla_attention
 from milepost.kernels.short_conv.cpu import short_conv
-from tests.kernels import kda_cases, test_mla, test_short_conv
+from tests.kernels import kda_cases, test_short_conv
 from tests.kernels.arenas import assert_near, kda_arena, ragged
 
 
@@ -33,19 +31,11 @@ def run_short_conv() -> tuple[Tensor, ...]:
     return y, case.state.conv[case.written()]
 
 
-def run_decodes(cache: torch.dtype) -> tuple[Tensor, ...]:
-    dims = MlaDims(heads=11, lora=16, rope=4, nope=8, v=8)  # two groups of heads, the second not full
-    case = test_mla.Case.random([1, 1, 1], [0, 40, 15], dims, 16).to(torch.float32, cache)
-    return (mla_attention(case.q, case.kv_b, case.kv, test_mla.LAYER, case.rows),)
-
-
 @pytest.mark.parametrize(
     "run",
     [
         pytest.param(run_kda, id="kda"),
         pytest.param(run_short_conv, id="short_conv"),
-        pytest.param(lambda: run_decodes(torch.float32), id="mla"),
-        pytest.param(lambda: run_decodes(torch.bfloat16), id="mla-bf16-cache"),
     ],
 )
 def test_parallel_equals_serial(

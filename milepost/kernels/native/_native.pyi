@@ -2,6 +2,8 @@
 
 PANEL: int
 GROUP_BYTES: int
+QUERY_LANES: int
+MOST_PARTS: int
 
 class Float:
     f32: Float
@@ -82,4 +84,34 @@ def linear(
     y_batch_stride: int,
     rows: int,
     accumulate: bool,
+) -> None: ...
+def mla_write(
+    latent: int,
+    latent_stride: int,
+    k_pe: int,
+    k_pe_stride: int,
+    weight: int,
+    lora: int,
+    eps: float,
+    kv: Kv,
+    layer: int,
+    rows: Rows,
+) -> None: ...
+def mla_attention(
+    q: int,
+    q_stride: int,
+    k_b: Matrix,
+    v_b: Matrix,
+    gate: int,
+    gate_stride: int,
+    kv: Kv,
+    layer: int,
+    rows: Rows,
+    out: int,
+    absorbed_up_to: int,
+    pass_tokens: int,
+    latent: int,
+    mixed: int,
+    parts: int,
+    num_parts: int,
 ) -> None: ...

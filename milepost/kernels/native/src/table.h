@@ -2,12 +2,15 @@
 #pragma once
 
 #include "linear.h"
+#include "mla.h"
 
 namespace milepost {
 
 struct Table {
     const char* target;
     void (*linear)(const LinearArgs&);
+    void (*mla_write)(const MlaWriteArgs&);
+    void (*mla_attention)(const MlaAttentionArgs&);
 };
 
 // Fastest target first; those that this machine can't run are skipped.

@@ -2,6 +2,8 @@
 #include "../table.h"
 
 #include "../linear.inl"
+#include "../mla_attention.inl"
+#include "../mla_write.inl"
 
 namespace milepost::MILEPOST_TARGET {
 
@@ -12,6 +14,8 @@ extern const Table table;
 const Table table = {
     .target = MILEPOST_STRING(MILEPOST_TARGET),
     .linear = linear,
+    .mla_write = mla_write,
+    .mla_attention = mla_attention,
 };
 
 }  // namespace milepost::MILEPOST_TARGET
