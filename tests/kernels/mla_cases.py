@@ -48,14 +48,14 @@ class Case:
             positions = torch.arange(context)
             pages = kv.block_table[row, positions // block_size]
             kv.cache[pages, LAYER, positions % block_size] = torch.randn(context, row_dim).to(cache)
-        tokens, heads = sum(lengths), dims.heads
+        tokens, heads, qk = sum(lengths), dims.heads, dims.nope + dims.rope
 
         def weight(*shape: int) -> DenseMatrix:
             return DenseMatrix((torch.randn(*shape) * dims.lora**-0.5).to(weights))
 
         # Views into something wider, as a fused projection's parts are.
         return cls(
-            q=torch.randn(tokens, heads * (dims.nope + dims.rope) + 3)[:, :-3].unflatten(1, (heads, -1)) * 3,
+            q=(torch.randn(tokens, heads * qk + 3) * 3)[:, :-3].view(tokens, heads, qk),
             k_b=weight(heads, dims.lora, dims.nope),
             v_b=weight(heads, dims.v, dims.lora),
             gate=torch.randn(tokens, heads * dims.v + 5)[:, 5:],

@@ -33,7 +33,7 @@ _NO_LIMIT = 1 << 40
 def mla_attention(
     q: Tensor, k_b: Matrix, v_b: Matrix, gate: Tensor | None, kv: PagedKv, layer: int, ragged: Ragged
 ) -> Tensor:
-    """See `milepost.kernels.mla_attention.MlaAttention`; q and gate are float32, k_b and v_b too or bfloat16."""
+    """See `milepost.kernels.mla_attention.MlaAttention`; q and gate are float32."""
     dims = check(q, k_b, v_b, gate, kv, layer, ragged)
     if q.stride(1) != q.shape[2]:
         raise InvariantError(f"mla_attention: a token's heads must be contiguous. Given: {q.stride()}.")
