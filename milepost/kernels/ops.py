@@ -9,7 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from milepost.errors import ConfigError
+from milepost.kernels.add import Add
 from milepost.kernels.attn_res import AttnRes
+from milepost.kernels.embedding import Embedding
+from milepost.kernels.finite_rows import FiniteRows
 from milepost.kernels.gated_activation import GatedActivation
 from milepost.kernels.gated_head_norm import GatedHeadNorm
 from milepost.kernels.grouped_experts import GroupedExperts
@@ -23,6 +26,7 @@ from milepost.kernels.native import require_native
 from milepost.kernels.rms_norm import RmsNorm
 from milepost.kernels.route import Route
 from milepost.kernels.short_conv import ShortConv
+from milepost.kernels.take_rows import TakeRows
 
 __all__ = ["KERNELS", "Ops", "load_ops"]
 
@@ -39,6 +43,7 @@ class Ops:
 
     name: str
     pack: Callable[[Matrix], Matrix]
+    embedding: Embedding
     linear: Linear
     short_conv: ShortConv
     kda_gate: KdaGate
@@ -49,6 +54,9 @@ class Ops:
     rms_norm: RmsNorm
     gated_activation: GatedActivation
     attn_res: AttnRes
+    add: Add
+    take_rows: TakeRows
+    finite_rows: FiniteRows
     route: Route
     grouped_experts: GroupedExperts
 
@@ -73,6 +81,7 @@ def load_ops(name: str) -> Ops:
     return Ops(
         name=name,
         pack=_packing(name),
+        embedding=_load("embedding", name),
         linear=_load("linear", name),
         short_conv=_load("short_conv", name),
         kda_gate=_load("kda_gate", name),
@@ -83,6 +92,9 @@ def load_ops(name: str) -> Ops:
         rms_norm=_load("rms_norm", name),
         gated_activation=_load("gated_activation", name),
         attn_res=_load("attn_res", name),
+        add=_load("add", name),
+        take_rows=_load("take_rows", name),
+        finite_rows=_load("finite_rows", name),
         route=_load("route", name),
         grouped_experts=_load("grouped_experts", name),
     )

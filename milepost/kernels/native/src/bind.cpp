@@ -95,8 +95,12 @@ PYBIND11_MODULE(_native, module) {
     bind_views(module);
     bind_matrix(module);
     bind_tape(module);
+    bind_finite(module);
+    bind_limits(module);
     bind_linear(module);
     bind_mla(module);
+    bind_norm(module);
+    bind_rows(module);
 }
 
 }  // namespace milepost

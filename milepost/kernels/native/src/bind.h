@@ -24,7 +24,11 @@ void submit_unlocked(const char* op, void (*kernel)(const Args&), const Args& ar
     submit(op, kernel, args);
 }
 
+void bind_finite(py::module_& module);
+void bind_limits(py::module_& module);
 void bind_linear(py::module_& module);
 void bind_mla(py::module_& module);
+void bind_norm(py::module_& module);
+void bind_rows(py::module_& module);
 
 }  // namespace milepost

@@ -2,6 +2,7 @@
 //
 // A context is cut into parts that threads take one by one; their softmaxes are put together in order. Where the cuts
 // lie is decided by the row's own length and position, so a token's result doesn't depend on threads or other rows.
+#include "linear.inl"
 #include "mla_tiles.inl"
 
 namespace milepost::MILEPOST_TARGET::mla {

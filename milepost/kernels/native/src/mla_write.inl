@@ -1,46 +1,19 @@
+#include "finite.inl"
 #include "mla.h"
-#include "simd.h"
-#include "threads.h"
+#include "norm.inl"
 
 namespace milepost::MILEPOST_TARGET {
-
-// 1 / sqrt(mean of squares + eps).
-static inline float norm_factor(const float* x, int64_t size, float eps) {
-    VecF squares = {};
-    int64_t i = 0;
-    for (; i + kWidth <= size; i += kWidth) {
-        const VecF v = load(x + i);
-        squares += v * v;
-    }
-    float total = sum(squares);
-    for (; i < size; ++i) total += x[i] * x[i];
-    return 1.0f / std::sqrt(total / static_cast<float>(size) + eps);
-}
 
 template <class Number>
 static void write_row(const MlaWriteArgs& args, int64_t token, Number* row) {
     const float* latent = args.latent + token * args.latent_stride;
     const float* k_pe = args.k_pe + token * args.k_pe_stride;
-    const float factor = norm_factor(latent, args.lora, args.eps);
+    const float factor = inverse_root(sum_of_squares(latent, args.lora), args.lora, args.eps);
     int64_t i = 0;
     for (; i + kWidth <= args.lora; i += kWidth) store(row + i, load(latent + i) * factor * load(args.weight + i));
     for (; i < args.lora; ++i) narrow(latent[i] * factor * args.weight[i], row + i);
     const int64_t rope = args.kv->row_dim - args.lora;
     for (i = 0; i < rope; ++i) narrow(k_pe[i], row + args.lora + i);
-}
-
-// The row of a token.
-static int64_t row_of(const Rows& rows, int64_t token) {
-    int64_t first = 0, last = rows.num_rows - 1;
-    while (first < last) {
-        const int64_t middle = (first + last + 1) / 2;
-        if (rows.cu_seqlens[middle] <= token) {
-            first = middle;
-        } else {
-            last = middle - 1;
-        }
-    }
-    return first;
 }
 
 static void mla_write(const MlaWriteArgs& args) {

@@ -1,8 +1,12 @@
 // One function an op, for each target that the extension was compiled for.
 #pragma once
 
+#include "finite.h"
+#include "limits.h"
 #include "linear.h"
 #include "mla.h"
+#include "norm.h"
+#include "rows.h"
 
 namespace milepost {
 
@@ -11,6 +15,15 @@ struct Table {
     void (*linear)(const LinearArgs&);
     void (*mla_write)(const MlaWriteArgs&);
     void (*mla_attention)(const MlaAttentionArgs&);
+    void (*embedding)(const EmbeddingArgs&);
+    void (*take_rows)(const TakeRowsArgs&);
+    void (*add)(const AddArgs&);
+    void (*rms_norm)(const RmsNormArgs&);
+    void (*attn_res)(const AttnResArgs&);
+    void (*finite_rows)(const FiniteRowsArgs&);
+    void (*greedy)(const GreedyArgs&);
+    void (*read_all)(const ReadArgs&);
+    void (*multiply_add)(const MultiplyAddArgs&);
 };
 
 // Fastest target first; those that this machine can't run are skipped.
