@@ -2,6 +2,8 @@
 
 PANEL: int
 GROUP_BYTES: int
+QUERY_LANES: int
+MOST_PARTS: int
 MAX_SOURCES: int
 KDA_CHUNK: int
 MOST_TAPS: int
@@ -131,6 +133,36 @@ def linear(
     y_batch_stride: int,
     rows: int,
     accumulate: bool,
+) -> None: ...
+def mla_write(
+    latent: int,
+    latent_stride: int,
+    k_pe: int,
+    k_pe_stride: int,
+    weight: int,
+    lora: int,
+    eps: float,
+    kv: Kv,
+    layer: int,
+    rows: Rows,
+) -> None: ...
+def mla_attention(
+    q: int,
+    q_stride: int,
+    k_b: Matrix,
+    v_b: Matrix,
+    gate: int,
+    gate_stride: int,
+    kv: Kv,
+    layer: int,
+    rows: Rows,
+    out: int,
+    absorbed_up_to: int,
+    pass_tokens: int,
+    latent: int,
+    mixed: int,
+    parts: int,
+    num_parts: int,
 ) -> None: ...
 def embedding(ids: int, table: int, type: Float, vocab: int, dim: int, tokens: int, out: int) -> None: ...
 def take_rows(x: int, x_stride: int, index: int, rows: int, dim: int, out: int) -> None: ...

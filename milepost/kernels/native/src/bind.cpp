@@ -98,6 +98,7 @@ PYBIND11_MODULE(_native, module) {
     bind_finite(module);
     bind_limits(module);
     bind_linear(module);
+    bind_mla(module);
     bind_norm(module);
     bind_rows(module);
     bind_gated_activation(module);

@@ -27,6 +27,7 @@ void submit_unlocked(const char* op, void (*kernel)(const Args&), const Args& ar
 void bind_finite(py::module_& module);
 void bind_limits(py::module_& module);
 void bind_linear(py::module_& module);
+void bind_mla(py::module_& module);
 void bind_norm(py::module_& module);
 void bind_rows(py::module_& module);
 void bind_gated_activation(py::module_& module);

@@ -10,6 +10,7 @@
 #include "kda_gate.h"
 #include "limits.h"
 #include "linear.h"
+#include "mla.h"
 #include "norm.h"
 #include "route.h"
 #include "rows.h"
@@ -22,6 +23,8 @@ struct Table {
     void (*gated_activation)(const GatedActivationArgs&);
     void (*grouped_experts)(const GroupedExpertsArgs&);
     void (*linear)(const LinearArgs&);
+    void (*mla_write)(const MlaWriteArgs&);
+    void (*mla_attention)(const MlaAttentionArgs&);
     void (*embedding)(const EmbeddingArgs&);
     void (*take_rows)(const TakeRowsArgs&);
     void (*add)(const AddArgs&);

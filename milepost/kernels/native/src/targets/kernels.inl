@@ -10,6 +10,8 @@
 #include "../kda_gate.inl"
 #include "../limits.inl"
 #include "../linear.inl"
+#include "../mla_attention.inl"
+#include "../mla_write.inl"
 #include "../norm.inl"
 #include "../route.inl"
 #include "../rows.inl"
@@ -26,6 +28,8 @@ const Table table = {
     .gated_activation = gated_activation,
     .grouped_experts = grouped_experts,
     .linear = linear,
+    .mla_write = mla_write,
+    .mla_attention = mla_attention,
     .embedding = embedding,
     .take_rows = take_rows,
     .add = add,
