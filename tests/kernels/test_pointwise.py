@@ -1,4 +1,4 @@
-"""Gates, activations and the gated norm: the fast forms against the formulas in float64."""
+"""Gates and the gated norm: the fast forms against the formulas in float64."""
 
 from __future__ import annotations
 
@@ -8,9 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from milepost.errors import InvariantError
-from milepost.kernels.gated_activation import cpu as activation_cpu
-from milepost.kernels.gated_activation import reference as activation_reference
 from milepost.kernels.gated_head_norm import cpu as head_norm_cpu
 from milepost.kernels.gated_head_norm import reference as head_norm_reference
 from milepost.kernels.kda_gate import cpu as gate_cpu
@@ -63,33 +60,3 @@ def test_gated_head_norm(dtype: torch.dtype) -> None:
     assert_near(got, want, ulps(dtype))
     assert torch.equal(o, before[0])
     assert torch.equal(gate, before[1])
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("name", "gate_cap", "up_cap"), [("silu", 0.0, 0.0), ("situ", 4.0, 25.0)])
-def test_gated_activation(dtype: torch.dtype, name: str, gate_cap: float, up_cap: float) -> None:
-    gate, exact_gate = rounded(dtype, 7, 12, scale=8.0)
-    up, exact_up = rounded(dtype, 7, 12, scale=30.0)
-    before = gate.clone(), up.clone()
-    got = activation_cpu.gated_activation(gate, up, name, gate_cap, up_cap)
-    want = activation_reference.gated_activation(exact_gate, exact_up, name, gate_cap, up_cap)
-    assert got.dtype == dtype
-    assert_near(got, want, ulps(dtype))
-    assert torch.equal(gate, before[0])
-    assert torch.equal(up, before[1])
-
-
-@pytest.mark.parametrize("module", [activation_cpu, activation_reference], ids=["cpu", "reference"])
-def test_situ_by_hand(module: object) -> None:
-    got = module.gated_activation(  # type: ignore[attr-defined]
-        torch.tensor([2.0]), torch.tensor([-50.0]), "situ", 4.0, 25.0
-    )
-    gate = 4 * math.tanh(0.5) / (1 + math.exp(-2.0))
-    assert math.isclose(got.item(), gate * 25 * math.tanh(-2.0), rel_tol=1e-6)
-
-
-def test_wrong_arguments_are_named() -> None:
-    with pytest.raises(InvariantError, match=r"name must be one of .*Given: 'gelu'"):
-        activation_cpu.gated_activation(torch.ones(2), torch.ones(2), "gelu", 0.0, 0.0)
-    with pytest.raises(InvariantError, match=r"caps must be > 0\. Given: 0.0 and 25.0"):
-        activation_cpu.gated_activation(torch.ones(2), torch.ones(2), "situ", 0.0, 25.0)

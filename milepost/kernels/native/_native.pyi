@@ -74,6 +74,52 @@ def choose_target(target: str) -> bool: ...
 def set_part(part: str) -> None: ...
 def set_timing(on: bool) -> None: ...
 def timers() -> list[tuple[str, str, int, float]]: ...
+def gated_activation(
+    gate: int,
+    gate_stride: int,
+    up: int,
+    up_stride: int,
+    y: int,
+    y_stride: int,
+    rows: int,
+    dim: int,
+    situ: bool,
+    gate_cap: float,
+    up_cap: float,
+) -> None: ...
+def grouped_experts(
+    w1: Matrix,
+    w3: Matrix,
+    w2: Matrix,
+    x: int,
+    x_stride: int,
+    ids: int,
+    weights: int,
+    tokens: int,
+    top_k: int,
+    situ: bool,
+    gate_cap: float,
+    up_cap: float,
+    out: int,
+    out_stride: int,
+    order: int,
+    ends: int,
+    touched: int,
+    hidden: int,
+) -> None: ...
+def route(
+    gate: Matrix,
+    bias: int,
+    x: int,
+    x_stride: int,
+    tokens: int,
+    top_k: int,
+    renormalize: bool,
+    scaling: float,
+    scores: int,
+    ids: int,
+    weights: int,
+) -> None: ...
 def linear(
     matrix: Matrix,
     x: int,

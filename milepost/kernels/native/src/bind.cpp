@@ -103,6 +103,11 @@ PYBIND11_MODULE(_native, module) {
     bind_linear(module);
     bind_norm(module);
     bind_rows(module);
+    bind_gated_activation(module);
+    bind_grouped_experts(module);
+    bind_limits(module);
+    bind_linear(module);
+    bind_route(module);
 }
 
 }  // namespace milepost

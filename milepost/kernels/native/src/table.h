@@ -2,15 +2,20 @@
 #pragma once
 
 #include "finite.h"
+#include "gated_activation.h"
+#include "grouped_experts.h"
 #include "limits.h"
 #include "linear.h"
 #include "norm.h"
+#include "route.h"
 #include "rows.h"
 
 namespace milepost {
 
 struct Table {
     const char* target;
+    void (*gated_activation)(const GatedActivationArgs&);
+    void (*grouped_experts)(const GroupedExpertsArgs&);
     void (*linear)(const LinearArgs&);
     void (*embedding)(const EmbeddingArgs&);
     void (*take_rows)(const TakeRowsArgs&);
@@ -19,6 +24,7 @@ struct Table {
     void (*attn_res)(const AttnResArgs&);
     void (*finite_rows)(const FiniteRowsArgs&);
     void (*greedy)(const GreedyArgs&);
+    void (*route)(const RouteArgs&);
     void (*read_all)(const ReadArgs&);
     void (*multiply_add)(const MultiplyAddArgs&);
 };

@@ -7,6 +7,11 @@
 #include "../norm.inl"
 #include "../rows.inl"
 
+// Products of panels come first: these are made of them.
+#include "../gated_activation.inl"
+#include "../grouped_experts.inl"
+#include "../route.inl"
+
 namespace milepost::MILEPOST_TARGET {
 
 #define MILEPOST_STRING_OF(name) #name
@@ -15,6 +20,8 @@ namespace milepost::MILEPOST_TARGET {
 extern const Table table;
 const Table table = {
     .target = MILEPOST_STRING(MILEPOST_TARGET),
+    .gated_activation = gated_activation,
+    .grouped_experts = grouped_experts,
     .linear = linear,
     .embedding = embedding,
     .take_rows = take_rows,
@@ -23,6 +30,7 @@ const Table table = {
     .attn_res = attn_res,
     .finite_rows = finite_rows,
     .greedy = greedy,
+    .route = route,
     .read_all = read_all,
     .multiply_add = multiply_add,
 };
