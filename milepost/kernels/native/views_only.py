@@ -17,7 +17,7 @@ _READS = ("aten.resolve_conj.default", "aten.resolve_neg.default")
 
 
 class ViewsOnly(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's classes are not annotated
-    """While it is entered, in inference mode, this thread's torch neither computes nor copies nor reads values.
+    """While it is entered, in inference mode, this thread's torch does not compute, copy or read values.
 
     Native calls can be played again from a tape; what torch did between them would be missing then. So
     a tape is recorded under this guard: it is whole, or there is none.
