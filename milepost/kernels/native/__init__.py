@@ -7,6 +7,7 @@ and the engine runs the reference kernels.
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
@@ -69,11 +70,10 @@ def set_num_threads(threads: int) -> None:
     native.set_num_threads(threads)
 
 
-class _Memory:
-    """Where `empty` takes memory from: torch's allocator, or a workspace while a tape is recorded."""
+class _Memory(threading.local):
+    """Where a thread's `empty` takes memory from: torch's allocator, or the workspace of a recorded tape."""
 
-    def __init__(self) -> None:
-        self.workspace: native.Workspace | None = None
+    workspace: native.Workspace | None = None
 
 
 _memory = _Memory()
@@ -163,7 +163,7 @@ def strided_heads(op: str, name: str, tensor: Tensor) -> tuple[int, int]:
 
 @contextmanager
 def use_workspace(workspace: native.Workspace) -> Iterator[None]:
-    """Take what `empty` returns from a workspace, whose memory outlives the tensors."""
+    """Take what this thread's `empty` returns from a workspace, whose memory outlives the tensors."""
     before = _memory.workspace
     _memory.workspace = workspace
     try:
