@@ -41,7 +41,7 @@ class Model:
         self._wide = reader.wide
         text = reader.scope(spec.weight_prefix)
         body = text.scope("model.")
-        self._embedding = body.tensor("embed_tokens.weight", spec.vocab_size, spec.hidden_size)
+        self._embedding = body.table("embed_tokens.weight", spec.vocab_size, spec.hidden_size)
         self._layers = [
             _Layer(spec, index, body.scope(f"layers.{index}."), ops) for index in range(len(spec.layers))
         ]
@@ -54,7 +54,7 @@ class Model:
     @torch.inference_mode()
     def forward(self, inputs: StepInputs) -> StepOutput:
         """Run one step over a ragged batch; states and KV are advanced in place."""
-        stream = ResidualStream(embedding(inputs.token_ids, self._embedding))
+        stream = ResidualStream(embedding(inputs.token_ids, self._embedding).to(self.dtype))
         for layer in self._layers:
             layer.forward(stream, inputs)
         x = self._read.forward(stream.take(inputs.sample_index))  # [samples, hidden]

@@ -96,6 +96,7 @@ PYBIND11_MODULE(_native, module) {
     bind_matrix(module);
     bind_tape(module);
     bind_linear(module);
+    bind_pack(module);
 }
 
 }  // namespace milepost

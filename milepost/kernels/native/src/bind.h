@@ -25,5 +25,6 @@ void submit_unlocked(const char* op, void (*kernel)(const Args&), const Args& ar
 }
 
 void bind_linear(py::module_& module);
+void bind_pack(py::module_& module);
 
 }  // namespace milepost
