@@ -1,6 +1,7 @@
 """How layers get their weights: they ask a `WeightReader` by name and shape, and never touch a file.
 
-A layer's constructor is the one place that says which tensors it has. Four sources answer it (`milepost.models.weight_sources`):
+A layer's constructor is the one place that says which tensors it has. Four sources answer it
+(`milepost.models.weight_sources`):
 
 - `SpecListing`: no checkpoint at all; records what a spec promises (for `inspect` and for tests);
 - `Sizes`: a spec, or a checkpoint's headers, asked for nothing but what a model would take;

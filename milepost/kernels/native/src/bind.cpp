@@ -95,6 +95,7 @@ PYBIND11_MODULE(_native, module) {
     bind_views(module);
     bind_matrix(module);
     bind_tape(module);
+    bind_limits(module);
     bind_linear(module);
     bind_pack(module);
 }

@@ -24,6 +24,7 @@ void submit_unlocked(const char* op, void (*kernel)(const Args&), const Args& ar
     submit(op, kernel, args);
 }
 
+void bind_limits(py::module_& module);
 void bind_linear(py::module_& module);
 void bind_pack(py::module_& module);
 

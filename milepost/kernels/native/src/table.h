@@ -1,6 +1,7 @@
 // One function an op, for each target that the extension was compiled for.
 #pragma once
 
+#include "limits.h"
 #include "linear.h"
 
 namespace milepost {
@@ -8,6 +9,8 @@ namespace milepost {
 struct Table {
     const char* target;
     void (*linear)(const LinearArgs&);
+    void (*read_all)(const ReadArgs&);
+    void (*multiply_add)(const MultiplyAddArgs&);
 };
 
 // Fastest target first; those that this machine can't run are skipped.

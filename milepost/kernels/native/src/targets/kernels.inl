@@ -1,6 +1,7 @@
 // All kernels of one target, compiled as one unit with the target's flags.
 #include "../table.h"
 
+#include "../limits.inl"
 #include "../linear.inl"
 
 namespace milepost::MILEPOST_TARGET {
@@ -12,6 +13,8 @@ extern const Table table;
 const Table table = {
     .target = MILEPOST_STRING(MILEPOST_TARGET),
     .linear = linear,
+    .read_all = read_all,
+    .multiply_add = multiply_add,
 };
 
 }  // namespace milepost::MILEPOST_TARGET
