@@ -171,5 +171,6 @@ def load_runner(
         progress=progress,
     )
     runner = ModelRunner.from_config(model, layout, config)
-    runner.warm_up()
+    if config.kernels == "cpu":  # the others have nothing to compile, and a full step takes them long
+        runner.warm_up()
     return runner

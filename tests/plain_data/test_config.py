@@ -88,9 +88,9 @@ def test_auto_dtypes_follow_the_model(options: dict[str, str], dtypes: tuple[str
 @pytest.mark.parametrize("options", [{"dtype": "float64"}, {"kv_dtype": "float64", "dtype": "float32"}])
 def test_compiled_kernels_refuse_float64(options: dict[str, str]) -> None:
     with pytest.raises(ConfigError, match=r"kernels cpu compute in float32.*Choose kernels reference"):
-        EngineConfig(model="m", kernels="cpu", **options)
-    assert EngineConfig(model="m", **options).wants_float64
-    assert EngineConfig(model="m", kernels="reference", **options).wants_float64
+        EngineConfig.from_options({"model": "m", "kernels": "cpu", **options})
+    assert EngineConfig.from_options({"model": "m", **options}).wants_float64
+    assert EngineConfig.from_options({"model": "m", "kernels": "reference", **options}).wants_float64
     assert not EngineConfig(model="m", dtype="bfloat16").wants_float64
 
 
