@@ -10,7 +10,10 @@ from typing import Any
 import torch
 
 from milepost.errors import ConfigError
+from milepost.kernels.add import Add
 from milepost.kernels.attn_res import AttnRes
+from milepost.kernels.embedding import Embedding
+from milepost.kernels.finite_rows import FiniteRows
 from milepost.kernels.gated_activation import GatedActivation
 from milepost.kernels.gated_head_norm import GatedHeadNorm
 from milepost.kernels.grouped_experts import GroupedExperts
@@ -24,6 +27,7 @@ from milepost.kernels.native import require_native
 from milepost.kernels.rms_norm import RmsNorm
 from milepost.kernels.route import Route
 from milepost.kernels.short_conv import ShortConv
+from milepost.kernels.take_rows import TakeRows
 
 __all__ = ["KERNELS", "Ops", "load_ops"]
 
@@ -40,6 +44,7 @@ class Ops:
 
     name: str
     writer: MakeWriter | None
+    embedding: Embedding
     linear: Linear
     short_conv: ShortConv
     kda_gate: KdaGate
@@ -50,6 +55,9 @@ class Ops:
     rms_norm: RmsNorm
     gated_activation: GatedActivation
     attn_res: AttnRes
+    add: Add
+    take_rows: TakeRows
+    finite_rows: FiniteRows
     route: Route
     grouped_experts: GroupedExperts
 
@@ -78,6 +86,7 @@ def load_ops(name: str) -> Ops:
     return Ops(
         name=name,
         writer=_writer(name),
+        embedding=_load("embedding", name),
         linear=_load("linear", name),
         short_conv=_load("short_conv", name),
         kda_gate=_load("kda_gate", name),
@@ -88,6 +97,9 @@ def load_ops(name: str) -> Ops:
         rms_norm=_load("rms_norm", name),
         gated_activation=_load("gated_activation", name),
         attn_res=_load("attn_res", name),
+        add=_load("add", name),
+        take_rows=_load("take_rows", name),
+        finite_rows=_load("finite_rows", name),
         route=_load("route", name),
         grouped_experts=_load("grouped_experts", name),
     )

@@ -197,6 +197,10 @@ class WeightReader:
             self._write(writer, item, 0, name, (out, inputs))
         return self._finish(writer)
 
+    def forget(self, *tensors: Tensor) -> None:
+        """No longer count tensors that the layer only made another from."""
+        self._made += [-tensor.nbytes for tensor in tensors]
+
     def rows(self, parts: Mapping[str, int], *inner: int, dtype: torch.dtype | None = None) -> Tensor:
         """Several tensors [rows of the part, *inner] as one, in order: [all rows, *inner]."""
         target = self._empty((sum(parts.values()), *inner), dtype)

@@ -30,15 +30,20 @@ else:
         native, _missing = None, f"the compiled ones can't be loaded ({error})."
 
 __all__ = [
+    "address",
     "available",
     "empty",
+    "float_type",
     "floats",
     "native",
     "require_native",
+    "row_address",
     "set_num_threads",
     "use_workspace",
     "why_not_available",
 ]
+
+_FLOATS = {torch.float32: "f32", torch.bfloat16: "bf16"}
 
 
 def available() -> bool:
@@ -111,6 +116,43 @@ def floats(op: str, name: str, tensor: Tensor) -> int:
             f"Given: {tensor.dtype}, strides {tensor.stride()}."
         )
     return tensor.data_ptr()
+
+
+def row_address(op: str, name: str, tensor: Tensor) -> int:
+    """Address of an operand of any dtype, the last dimension contiguous.
+
+    Raises:
+        InvariantError: another memory order.
+    """
+    if tensor.stride(-1) != 1 and tensor.shape[-1] > 1:
+        raise InvariantError(
+            f"{op}: {name} must have a contiguous last dimension. Given: strides {tensor.stride()}."
+        )
+    return tensor.data_ptr()
+
+
+def address(op: str, name: str, tensor: Tensor) -> int:
+    """Address of a contiguous operand of any dtype.
+
+    Raises:
+        InvariantError: another memory order.
+    """
+    if not tensor.is_contiguous():
+        raise InvariantError(f"{op}: {name} must be contiguous. Given: strides {tensor.stride()}.")
+    return tensor.data_ptr()
+
+
+def float_type(op: str, name: str, tensor: Tensor) -> native.Float:
+    """How the kernels call a tensor's dtype.
+
+    Raises:
+        InvariantError: neither float32 nor bfloat16.
+    """
+    known = _FLOATS.get(tensor.dtype)
+    if known is None:
+        raise InvariantError(f"{op}: {name} must be float32 or bfloat16. Given: {tensor.dtype}.")
+    view: native.Float = getattr(native.Float, known)
+    return view
 
 
 @contextmanager

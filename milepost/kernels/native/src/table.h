@@ -1,14 +1,30 @@
 // One function an op, for each target that the extension was compiled for.
 #pragma once
 
+#include "finite.h"
+#include "gated_activation.h"
+#include "grouped_experts.h"
 #include "limits.h"
 #include "linear.h"
+#include "norm.h"
+#include "route.h"
+#include "rows.h"
 
 namespace milepost {
 
 struct Table {
     const char* target;
+    void (*gated_activation)(const GatedActivationArgs&);
+    void (*grouped_experts)(const GroupedExpertsArgs&);
     void (*linear)(const LinearArgs&);
+    void (*embedding)(const EmbeddingArgs&);
+    void (*take_rows)(const TakeRowsArgs&);
+    void (*add)(const AddArgs&);
+    void (*rms_norm)(const RmsNormArgs&);
+    void (*attn_res)(const AttnResArgs&);
+    void (*finite_rows)(const FiniteRowsArgs&);
+    void (*greedy)(const GreedyArgs&);
+    void (*route)(const RouteArgs&);
     void (*read_all)(const ReadArgs&);
     void (*multiply_add)(const MultiplyAddArgs&);
 };

@@ -1,8 +1,16 @@
 // All kernels of one target, compiled as one unit with the target's flags.
 #include "../table.h"
 
+#include "../finite.inl"
 #include "../limits.inl"
 #include "../linear.inl"
+#include "../norm.inl"
+#include "../rows.inl"
+
+// Products of panels come first: these are made of them.
+#include "../gated_activation.inl"
+#include "../grouped_experts.inl"
+#include "../route.inl"
 
 namespace milepost::MILEPOST_TARGET {
 
@@ -12,7 +20,17 @@ namespace milepost::MILEPOST_TARGET {
 extern const Table table;
 const Table table = {
     .target = MILEPOST_STRING(MILEPOST_TARGET),
+    .gated_activation = gated_activation,
+    .grouped_experts = grouped_experts,
     .linear = linear,
+    .embedding = embedding,
+    .take_rows = take_rows,
+    .add = add,
+    .rms_norm = rms_norm,
+    .attn_res = attn_res,
+    .finite_rows = finite_rows,
+    .greedy = greedy,
+    .route = route,
     .read_all = read_all,
     .multiply_add = multiply_add,
 };
