@@ -46,6 +46,7 @@ class PlainWriter:
         if self._form in _DENSE:
             self._data[item, where] = rows
             return True
+        rows = rows.float()
         if not bool(torch.isfinite(rows).all()):
             return False
         quantize = quantize_int8 if self._form is MatrixFormat.INT8 else quantize_mxfp4
