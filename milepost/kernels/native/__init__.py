@@ -6,6 +6,7 @@ and the engine runs the reference kernels.
 
 from __future__ import annotations
 
+import importlib
 import math
 import threading
 from collections.abc import Iterator
@@ -18,13 +19,16 @@ from torch import Tensor
 
 from milepost.errors import ConfigError, InvariantError
 
+_missing = ""
 if TYPE_CHECKING:
     from milepost.kernels.native import _native as native
 else:
     try:
-        from milepost.kernels.native import _native as native
-    except ImportError:
-        native = None
+        native = importlib.import_module("milepost.kernels.native._native")
+    except ModuleNotFoundError:
+        native, _missing = None, "the compiled ones are not built."
+    except ImportError as error:
+        native, _missing = None, f"the compiled ones can't be loaded ({error})."
 
 __all__ = [
     "address",
@@ -38,6 +42,7 @@ __all__ = [
     "set_num_threads",
     "strided_heads",
     "use_workspace",
+    "why_not_available",
 ]
 
 _FLOATS = {torch.float32: "f32", torch.bfloat16: "bf16"}
@@ -48,6 +53,11 @@ def available() -> bool:
     return isinstance(native, ModuleType)
 
 
+def why_not_available() -> str:
+    """Why the extension isn't there, as the end of a sentence; empty when it is."""
+    return _missing
+
+
 def require_native() -> None:
     """Check that the extension is there.
 
@@ -56,8 +66,8 @@ def require_native() -> None:
     """
     if not available():
         raise ConfigError(
-            "The CPU kernels are not built: they need a C++20 compiler when Milepost is installed. "
-            "Install one (such as g++) and run pip install again, or choose --kernels reference (slow)."
+            f"kernels cpu can't run: {why_not_available()} Install a C++20 compiler, such as g++, then run "
+            "pip install again, or choose kernels reference (slow)."
         )
 
 

@@ -12,7 +12,7 @@ from milepost.kernels.matrix import DenseMatrix, Int8Matrix, Matrix, Mxfp4Matrix
 from milepost.kernels.mxfp4 import CODE_VALUES, GROUP, scale_values
 from milepost.kernels.native import native
 
-__all__ = ["PackedMatrix", "pack"]
+__all__ = ["PackedMatrix", "pack", "packed_matrix"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,19 +60,21 @@ def pack(matrix: Matrix) -> PackedMatrix:
         formats = {torch.float32: "f32", torch.bfloat16: "bf16"}
         if matrix.weight.dtype not in formats:
             raise InvariantError(f"Kernels read float32 and bfloat16. Given: {matrix.weight.dtype}.")
-        return _packed(formats[matrix.weight.dtype], matrix.shape, _panels(matrix.weight.view(matrix.shape)))
+        panels = _panels(matrix.weight.view(matrix.shape))
+        return packed_matrix(formats[matrix.weight.dtype], matrix.shape, panels)
     if isinstance(matrix, Int8Matrix):
         batch, out, _ = matrix.shape
         scales = _panels(matrix.scale.float().view(batch, out, 1)).squeeze(2)
-        return _packed("int8", matrix.shape, _panels(matrix.values.view(matrix.shape)), scales)
+        return packed_matrix("int8", matrix.shape, _panels(matrix.values.view(matrix.shape)), scales)
     if isinstance(matrix, Mxfp4Matrix):
-        return _packed("mxfp4", matrix.shape, _pack_mxfp4(matrix))
+        return packed_matrix("mxfp4", matrix.shape, _pack_mxfp4(matrix))
     raise InvariantError(f"No kernel reads a {type(matrix).__name__}.")
 
 
-def _packed(
+def packed_matrix(
     name: str, shape: tuple[int, int, int], data: Tensor, scales: Tensor | None = None
 ) -> PackedMatrix:
+    """A matrix of panels that are there; see `PackedMatrix`."""
     address = 0 if scales is None else scales.data_ptr()
     handle = native.Matrix(getattr(native.Format, name), *shape, data.data_ptr(), address)
     return PackedMatrix(name, shape, data, scales, handle)
