@@ -197,9 +197,13 @@ class WeightReader:
             self._write(writer, item, 0, name, (out, inputs))
         return self._finish(writer)
 
-    def forget(self, *tensors: Tensor) -> None:
-        """No longer count tensors that the layer only made another from."""
-        self._made += [-tensor.nbytes for tensor in tensors]
+    def product(self, vector: str, row: str, size: int) -> Tensor:
+        """A vector [size] times a matrix of one row [1, size], element by element, wide: [size]."""
+        product, factor = self.tensor(vector, size, dtype=self.wide), self._empty((1, size), self.wide)
+        self._source.fill(factor, self._prefix + row, (1, size), cut=False)
+        if product.device.type != "meta":  # arithmetic on that device loads torch's compiler, a second's work
+            product *= factor[0]
+        return product
 
     def rows(self, parts: Mapping[str, int], *inner: int, dtype: torch.dtype | None = None) -> Tensor:
         """Several tensors [rows of the part, *inner] as one, in order: [all rows, *inner]."""
