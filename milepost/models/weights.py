@@ -205,6 +205,14 @@ class WeightReader:
             product *= factor[0]
         return product
 
+    def derived(
+        self, name: str, shape: tuple[int, ...], derive: Callable[[Tensor], Sequence[Matrix]]
+    ) -> list[Matrix]:
+        """Matrices made of one stored tensor in the model's dtype, in whose place they are kept."""
+        target = self._empty(shape, None)
+        self._source.fill(target, self._prefix + name, shape, cut=False)
+        return [self._packed(matrix) for matrix in derive(target)]
+
     def rows(self, parts: Mapping[str, int], *inner: int, dtype: torch.dtype | None = None) -> Tensor:
         """Several tensors [rows of the part, *inner] as one, in order: [all rows, *inner]."""
         target = self._empty((sum(parts.values()), *inner), dtype)

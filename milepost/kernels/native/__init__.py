@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import math
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
@@ -39,6 +40,7 @@ __all__ = [
     "require_native",
     "row_address",
     "set_num_threads",
+    "strided_heads",
     "use_workspace",
     "why_not_available",
 ]
@@ -79,11 +81,10 @@ def set_num_threads(threads: int) -> None:
     native.set_num_threads(threads)
 
 
-class _Memory:
-    """Where `empty` takes memory from: torch's allocator, or a workspace while a tape is recorded."""
+class _Memory(threading.local):
+    """Where a thread's `empty` takes memory from: torch's allocator, or the workspace of a recorded tape."""
 
-    def __init__(self) -> None:
-        self.workspace: native.Workspace | None = None
+    workspace: native.Workspace | None = None
 
 
 _memory = _Memory()
@@ -156,9 +157,24 @@ def float_type(op: str, name: str, tensor: Tensor) -> native.Float:
     return view
 
 
+def strided_heads(op: str, name: str, tensor: Tensor) -> tuple[int, int]:
+    """Address of [tokens, heads, dim], each token's heads one after the other, and the tokens' stride.
+
+    Raises:
+        InvariantError: another dtype or memory order.
+    """
+    _, heads, dim = tensor.shape
+    if heads > 1 and tensor.stride(1) != dim:
+        raise InvariantError(
+            f"{op}: {name}'s heads must follow one another. Given: shape {tuple(tensor.shape)}, "
+            f"strides {tensor.stride()}."
+        )
+    return floats(op, name, tensor), tensor.stride(0)
+
+
 @contextmanager
 def use_workspace(workspace: native.Workspace) -> Iterator[None]:
-    """Take what `empty` returns from a workspace, whose memory outlives the tensors."""
+    """Take what this thread's `empty` returns from a workspace, whose memory outlives the tensors."""
     before = _memory.workspace
     _memory.workspace = workspace
     try:
