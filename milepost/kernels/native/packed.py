@@ -12,7 +12,7 @@ from milepost.kernels.matrix import DenseMatrix, Int8Matrix, Matrix, Mxfp4Matrix
 from milepost.kernels.mxfp4 import CODE_VALUES, GROUP, scale_values
 from milepost.kernels.native import native
 
-__all__ = ["PackedMatrix", "pack"]
+__all__ = ["PackedMatrix", "pack", "packed_matrix"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,19 +60,21 @@ def pack(matrix: Matrix) -> PackedMatrix:
         formats = {torch.float32: "f32", torch.bfloat16: "bf16"}
         if matrix.weight.dtype not in formats:
             raise InvariantError(f"Kernels read float32 and bfloat16. Given: {matrix.weight.dtype}.")
-        return _packed(formats[matrix.weight.dtype], matrix.shape, _panels(matrix.weight.view(matrix.shape)))
+        panels = _panels(matrix.weight.view(matrix.shape))
+        return packed_matrix(formats[matrix.weight.dtype], matrix.shape, panels)
     if isinstance(matrix, Int8Matrix):
         batch, out, _ = matrix.shape
         scales = _panels(matrix.scale.float().view(batch, out, 1)).squeeze(2)
-        return _packed("int8", matrix.shape, _panels(matrix.values.view(matrix.shape)), scales)
+        return packed_matrix("int8", matrix.shape, _panels(matrix.values.view(matrix.shape)), scales)
     if isinstance(matrix, Mxfp4Matrix):
-        return _packed("mxfp4", matrix.shape, _pack_mxfp4(matrix))
+        return packed_matrix("mxfp4", matrix.shape, _pack_mxfp4(matrix))
     raise InvariantError(f"No kernel reads a {type(matrix).__name__}.")
 
 
-def _packed(
+def packed_matrix(
     name: str, shape: tuple[int, int, int], data: Tensor, scales: Tensor | None = None
 ) -> PackedMatrix:
+    """A matrix of panels that are there; see `PackedMatrix`."""
     address = 0 if scales is None else scales.data_ptr()
     handle = native.Matrix(getattr(native.Format, name), *shape, data.data_ptr(), address)
     return PackedMatrix(name, shape, data, scales, handle)
@@ -102,9 +104,8 @@ def _unpack_mxfp4(data: Tensor, dtype: torch.dtype) -> Tensor:
     """[panels, groups, 544] -> [panels, in, 32]."""
     panels, groups, _ = data.shape
     scales, codes = data[..., : native.PANEL], data[..., native.PANEL :]
-    words = codes.reshape(
-        panels, groups, GROUP // 4, native.PANEL // 2, 2, 2
-    )  # the last: two bytes of two codes
+    # [four inputs, output, half, byte of two codes]
+    words = codes.reshape(panels, groups, GROUP // 4, native.PANEL // 2, 2, 2)
     nibbles = torch.stack([words & 0xF, words >> 4], dim=-1).flatten(5)  # [..., 16, 2, 4]
     nibbles = nibbles.permute(0, 1, 2, 5, 4, 3).reshape(panels, groups, GROUP, native.PANEL)
     values = torch.tensor(CODE_VALUES, dtype=dtype)[nibbles.long()]

@@ -39,8 +39,9 @@ constexpr int64_t kBlockRows = 10 * kTileRows;
 constexpr int64_t kBlockPanels = 16;
 constexpr int64_t kBlockFloats = 96 * 1024;  // of x
 
+constexpr int64_t kProductFloats = kBlockInputs * kPanel + kBlockPanels * kBlockRows * kPanel + kBlockFloats;
+
 static_assert(kBlockRows * kBlockInputs <= kBlockFloats);
-static_assert(kBlockInputs * kPanel + kBlockPanels * kBlockRows * kPanel + kBlockFloats <= kScratchFloats);
 
 struct SeparateRows {
     const float* const* row;
@@ -260,7 +261,7 @@ static void gather_block(const float* const* x, int64_t rows, int64_t from, int6
 template <class Weights>
 static void blocks_product(const Matrix& matrix, int64_t item, int64_t panel, int64_t count, const float* const* x,
                            float* const* y, int64_t rows, bool accumulate) {
-    float* const unpacked = thread_scratch();
+    float* const unpacked = scratch(kProductFloats);
     float* const sums = unpacked + kBlockInputs * kPanel;
     float* const gathered = sums + kBlockPanels * kBlockRows * kPanel;
     const Tiles tiles(rows);
