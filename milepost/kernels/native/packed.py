@@ -94,7 +94,7 @@ def _pack_mxfp4(matrix: Mxfp4Matrix) -> Tensor:
     batch, out, inputs = matrix.shape
     groups, half = inputs // GROUP, native.PANEL // 2
     words = _panels(matrix.packed.view(torch.int16).view(batch, out, inputs // 4))  # of four codes each
-    words = words.unflatten(3, (2, half)).transpose(3, 4)  # [batch, panels, in / 4, 16, 2]
+    words = words.view(*words.shape[:3], 2, half).transpose(3, 4)  # [batch, panels, in / 4, 16, 2]
     codes = words.contiguous().view(torch.uint8).view(*words.shape[:2], groups, GROUP * half)
     scales = _panels(matrix.scale.view(batch, out, groups))  # [batch, panels, groups, 32]
     return torch.cat([scales, codes], dim=-1).contiguous()
