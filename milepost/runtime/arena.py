@@ -115,6 +115,8 @@ class Arena:
         Raises:
             InvariantError: a page outside the arena, the dummy page, or pages that depend on the order.
         """
+        if not pairs:
+            return
         sources, targets = {source for source, _ in pairs}, {target for _, target in pairs}
         self._check_pages(sources | targets)
         if DUMMY_PAGE in sources | targets:

@@ -1,3 +1,5 @@
+#pragma once
+
 #include "finite_states.h"
 #include "lanes.h"
 #include "threads.h"

@@ -1,3 +1,5 @@
+#pragma once
+
 #include "gated_head_norm.h"
 #include "lanes.h"
 #include "threads.h"

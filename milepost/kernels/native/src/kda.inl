@@ -1,3 +1,5 @@
+#pragma once
+
 #include "kda.h"
 #include "kda_chunk.inl"
 #include "kda_step.inl"

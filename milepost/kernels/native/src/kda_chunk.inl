@@ -17,6 +17,8 @@
 // A chunk is short: the two products with S and the update take 3 d^2 multiplications a token whatever its length, and
 // what is added inside grows with it. The state stays in the thread's cache from the first chunk to the last, columns
 // (v) side by side in strips of two vectors, so that every product reads vectors and broadcasts.
+#pragma once
+
 #include "kda.h"
 #include "kda_state.inl"
 #include "lanes.h"

@@ -1,3 +1,5 @@
+#pragma once
+
 #include "kda_gate.h"
 #include "lanes.h"
 #include "threads.h"

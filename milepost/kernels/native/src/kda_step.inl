@@ -2,6 +2,8 @@
 //
 // The state is read and written once and hardly anything else is done, so a decode runs at the speed of memory. Some
 // rows of the [v, k] matrix are visited at once: they share the loads of what all rows need, and their sums.
+#pragma once
+
 #include "kda.h"
 #include "kda_state.inl"
 #include "lanes.h"

@@ -1,5 +1,7 @@
 // The work is cut into blocks of tokens and channels. A row's window is read and written by the block that holds the
 // row's first token alone, which therefore also computes the few tokens behind it that reach back into the window.
+#pragma once
+
 #include "kda_state.inl"
 #include "lanes.h"
 #include "scratch.h"
@@ -105,19 +107,8 @@ static void begin_row(const ShortConvArgs& args, Window past, int64_t row, int64
     leave_window<T>(args, past, memory, begin, row_end, pages);
 }
 
-// Row that a token belongs to.
-static int64_t row_of(const Rows& rows, int64_t token) {
-    int64_t low = 0, high = rows.num_rows;
-    while (high - low > 1) {
-        const int64_t middle = (low + high) / 2;
-        if (rows.cu_seqlens[middle] <= token) low = middle;
-        else high = middle;
-    }
-    return low;
-}
-
 static void conv_block(const ShortConvArgs& args, int64_t begin, int64_t end, const Window& past) {
-    for (int64_t row = row_of(*args.rows, begin); row < args.rows->num_rows; ++row) {
+    for (int64_t row = args.rows->row_of(begin); row < args.rows->num_rows; ++row) {
         const int64_t row_begin = args.rows->cu_seqlens[row], row_end = args.rows->cu_seqlens[row + 1];
         if (row_begin >= end) return;
         const int64_t reach = row_begin + past.length;  // tokens before it need the past
