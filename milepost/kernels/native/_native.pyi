@@ -2,6 +2,7 @@
 
 PANEL: int
 GROUP_BYTES: int
+LEAST_BLOCK_ROWS: int
 MAX_SOURCES: int
 
 class Float:
@@ -103,7 +104,7 @@ def grouped_experts(
     out_stride: int,
     order: int,
     ends: int,
-    touched: int,
+    blocks: int,
     hidden: int,
 ) -> None: ...
 def route(

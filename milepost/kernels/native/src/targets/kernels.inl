@@ -2,15 +2,13 @@
 #include "../table.h"
 
 #include "../finite.inl"
+#include "../gated_activation.inl"
+#include "../grouped_experts.inl"
 #include "../limits.inl"
 #include "../linear.inl"
 #include "../norm.inl"
-#include "../rows.inl"
-
-// Products of panels come first: these are made of them.
-#include "../gated_activation.inl"
-#include "../grouped_experts.inl"
 #include "../route.inl"
+#include "../rows.inl"
 
 namespace milepost::MILEPOST_TARGET {
 
