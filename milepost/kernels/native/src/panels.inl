@@ -33,13 +33,18 @@ constexpr int kMostSums = 8;
 #endif
 
 constexpr int kPanelsAtOnce = kMostSums / kPanelVectors >= 4 ? 4 : kMostSums / kPanelVectors >= 2 ? 2 : 1;
+#ifndef KF
+#define KF 1
+#endif
+constexpr int kFetch = KF;
 constexpr int64_t kBlockInputs = 256;
 constexpr int64_t kBlockRows = 10 * kTileRows;
 constexpr int64_t kBlockPanels = 16;
 constexpr int64_t kBlockFloats = 96 * 1024;  // of x
 
+constexpr int64_t kProductFloats = kBlockInputs * kPanel + kBlockPanels * kBlockRows * kPanel + kBlockFloats;
+
 static_assert(kBlockRows * kBlockInputs <= kBlockFloats);
-static_assert(kBlockInputs * kPanel + kBlockPanels * kBlockRows * kPanel + kBlockFloats <= kScratchFloats);
 
 struct SeparateRows {
     const float* const* row;
@@ -52,19 +57,23 @@ struct BlockRows {
 };
 
 // sums[r][v] += the products of row r with `inputs` weights of each output of vector v, in order.
-template <int Rows, int Vectors, class Weights, class X>
+template <bool Fetch, int Rows, int Vectors, class Weights, class X>
 __attribute__((always_inline)) static inline void add_products(Weights weights, const X& x, int64_t inputs,
                                                                VecF (&sums)[Rows][Vectors]) {
     for (int64_t run = 0; run < inputs; run += inputs < Weights::kRun ? inputs : Weights::kRun) {
         const int64_t end = inputs - run < Weights::kRun ? inputs : run + Weights::kRun;
         weights.template open<Vectors>(run);
 #pragma GCC unroll 2
-        for (int64_t k = run; k < end; ++k) {
-            VecF w[Vectors];
-            weights.get(k, w);
-            for (int r = 0; r < Rows; ++r) {
-                const VecF value = splat(x.at(r, k));
-                for (int v = 0; v < Vectors; ++v) sums[r][v] = multiply_add(w[v], value, sums[r][v]);
+        for (int64_t k = run; k < end; k += Weights::kStep) {
+            if constexpr (Fetch) weights.template fetch_ahead<Vectors / kPanelVectors>(k);
+#pragma GCC unroll 4
+            for (int j = 0; j < Weights::kStep; ++j) {
+                VecF w[Vectors];
+                weights.get(k, j, w);
+                for (int r = 0; r < Rows; ++r) {
+                    const VecF value = splat(x.at(r, k + j));
+                    for (int v = 0; v < Vectors; ++v) sums[r][v] = multiply_add(w[v], value, sums[r][v]);
+                }
             }
         }
     }
@@ -92,7 +101,7 @@ static void few_rows(const Matrix& matrix, int64_t item, int64_t panel, const fl
     const float* rows[Rows];
     for (int r = 0; r < Rows; ++r) rows[r] = x[r];
     VecF sums[Rows][kVectors] = {};
-    add_products(Weights(matrix.panel(item, panel), matrix.inputs, 0, 0), SeparateRows{rows}, matrix.inputs, sums);
+    add_products<(kFetch > 0)>(Weights(matrix.panel(item, panel), matrix.inputs, 0, 0), SeparateRows{rows}, matrix.inputs, sums);
     float results[kVectors * kWidth];
     for (int r = 0; r < Rows; ++r) {
         for (int v = 0; v < kVectors; ++v) store(results + v * kWidth, sums[r][v]);
@@ -139,7 +148,7 @@ static void tile_product(const uint8_t* panel, int64_t panel_inputs, int64_t fro
         for (int r = 0; r < Rows; ++r) {
             for (int v = 0; v < kTileVectors; ++v) s[r][v] = load(sums + r * kPanel + strip + v * kWidth);
         }
-        add_products(Weights(panel, panel_inputs, from, strip), BlockRows{x}, inputs, s);
+        add_products<false>(Weights(panel, panel_inputs, from, strip), BlockRows{x}, inputs, s);
         for (int r = 0; r < Rows; ++r) {
             for (int v = 0; v < kTileVectors; ++v) store(sums + r * kPanel + strip + v * kWidth, s[r][v]);
         }
@@ -159,11 +168,14 @@ static void tile_of(int64_t rows, const uint8_t* panel, int64_t panel_inputs, in
 template <class Weights>
 static void unpack(const uint8_t* panel, int64_t panel_inputs, int64_t from, int64_t inputs, float* unpacked) {
     Weights weights(panel, panel_inputs, from, 0);
-    for (int64_t k = 0; k < inputs; ++k) {
-        if (Weights::kRun == kGroup && k % kGroup == 0) weights.template open<kPanelVectors>(k);
-        VecF w[kPanelVectors];
-        weights.get(k, w);
-        for (int v = 0; v < kPanelVectors; ++v) store(unpacked + k * kPanel + v * kWidth, w[v]);
+    for (int64_t k = 0; k < inputs; k += Weights::kStep) {
+        if (k % Weights::kRun == 0) weights.template open<kPanelVectors>(k);
+#pragma GCC unroll 4
+        for (int j = 0; j < Weights::kStep; ++j) {
+            VecF w[kPanelVectors];
+            weights.get(k, j, w);
+            for (int v = 0; v < kPanelVectors; ++v) store(unpacked + (k + j) * kPanel + v * kWidth, w[v]);
+        }
     }
 }
 
@@ -210,7 +222,7 @@ static void gather_block(const float* const* x, int64_t rows, int64_t from, int6
 template <class Weights>
 static void block_product(const Matrix& matrix, int64_t item, int64_t panel, int64_t count, const float* const* x,
                           float* const* y, int64_t rows, bool accumulate) {
-    float* const unpacked = thread_scratch();
+    float* const unpacked = scratch(kProductFloats);
     float* const sums = unpacked + kBlockInputs * kPanel;
     float* const block = sums + kBlockPanels * kBlockRows * kPanel;
     const Tiles tiles(rows);

@@ -30,7 +30,8 @@ typedef uint16_t VecU16 __attribute__((vector_size(kWidth * 2)));
 typedef int8_t VecI8 __attribute__((vector_size(kWidth)));
 typedef uint8_t VecU8 __attribute__((vector_size(kWidth)));
 
-static inline VecF splat(float x) { return VecF{} + x; }
+// By x - 0, which is x for every x; the compiler sees the broadcast in it, as it doesn't in 0 + x.
+static inline VecF splat(float x) { return x - VecF{}; }
 
 static inline VecF load(const float* p) {
     VecF v;
