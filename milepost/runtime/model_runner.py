@@ -177,15 +177,16 @@ class ModelRunner:
                 f"The model must say of {len(rows)} rows whether they are finite. "
                 f"Given: shape {tuple(finite.shape)}."
             )
-        checked = {"The model's hidden states are": finite}
+        checked: dict[str, list[bool]] = {"The model's hidden states are": finite.tolist()}
         if self._check_states:
-            checked["The recurrent state is"] = self.arena.finite_states(inputs.state)
-        if all(bool(good.all()) for good in checked.values()):
+            checked["The recurrent state is"] = self.arena.finite_states(inputs.state).tolist()
+        if all(map(all, checked.values())):
             return None
         errors: list[str | None] = [None] * len(rows)
         for what, good in checked.items():
-            for index in (~good).nonzero()[:, 0].tolist():
-                errors[index] = _not_finite(rows[index], what)
+            for index, is_finite in enumerate(good):
+                if not is_finite:
+                    errors[index] = _not_finite(rows[index], what)
         return errors
 
 
