@@ -29,7 +29,7 @@ class StepModel(Protocol):
     """What the runner needs of a model; `milepost.models.load_model` gives one."""
 
     def forward(self, inputs: StepInputs) -> StepOutput:
-        """Compute a step's tokens; write KV, states and snapshots."""
+        """Compute a step's tokens, and record no gradients; write KV, states and snapshots."""
         ...
 
 
@@ -122,14 +122,13 @@ class ModelRunner:
         arena.copy_pages(batch.copies)
         if not batch.rows:
             return BatchResult(step=batch.step, rows=())
-        with torch.inference_mode():
-            inputs = self._open_inputs().fill(batch.rows)
-            output = self._model.forward(inputs)
-            errors = self._broken_rows(batch.rows, inputs, output.finite)
-            drawn = self._draw(batch.rows, output.logits)
-            if errors is not None or inputs.state.snapshots is not None:
-                snapshots = written_snapshots(batch.rows, inputs.state.snapshots, arena)
-                drawn = _joined(batch.rows, errors, drawn, snapshots)
+        inputs = self._open_inputs().fill(batch.rows)
+        output = self._model.forward(inputs)
+        errors = self._broken_rows(batch.rows, inputs, output.finite)
+        drawn = self._draw(batch.rows, output.logits)
+        if errors is not None or inputs.state.snapshots is not None:
+            snapshots = written_snapshots(batch.rows, inputs.state.snapshots, arena)
+            drawn = _joined(batch.rows, errors, drawn, snapshots)
         return BatchResult(step=batch.step, rows=tuple(drawn))
 
     def warm_up(self) -> None:
@@ -140,11 +139,10 @@ class ModelRunner:
         Raises:
             EngineStoppedError: the runner is closed.
         """
-        with torch.inference_mode():
-            for inputs in warm_up_inputs(self.arena):
+        for inputs in warm_up_inputs(self.arena):
+            self._model.forward(inputs)
+            with all_work_in_parallel():
                 self._model.forward(inputs)
-                with all_work_in_parallel():
-                    self._model.forward(inputs)
 
     def close(self) -> None:
         """Give the arena's memory back. Safe to call twice."""
