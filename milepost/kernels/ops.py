@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import difflib
 import importlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+
+import torch
 
 from milepost.errors import ConfigError
 from milepost.kernels.add import Add
@@ -19,7 +20,7 @@ from milepost.kernels.grouped_experts import GroupedExperts
 from milepost.kernels.kda import Kda
 from milepost.kernels.kda_gate import KdaGate
 from milepost.kernels.linear import Linear
-from milepost.kernels.matrix import Matrix
+from milepost.kernels.matrix import MakeWriter
 from milepost.kernels.mla_attention import MlaAttention
 from milepost.kernels.mla_write import MlaWrite
 from milepost.kernels.native import require_native
@@ -37,12 +38,12 @@ KERNELS = ("reference", "cpu")
 class Ops:
     """The ops that models are built from; each field's type documents its op.
 
-    ``name`` says which version this is: "reference" (plain torch, written to be read) or "cpu". ``pack``
-    brings a weight matrix into the order in which its kernels read it.
+    ``name`` says which version this is: "reference" (plain torch, written to be read) or "cpu". ``writer``
+    starts a weight matrix in the order in which its kernels read it; None for the plain order.
     """
 
     name: str
-    pack: Callable[[Matrix], Matrix]
+    writer: MakeWriter | None
     embedding: Embedding
     linear: Linear
     short_conv: ShortConv
@@ -59,6 +60,10 @@ class Ops:
     finite_rows: FiniteRows
     route: Route
     grouped_experts: GroupedExperts
+
+    def activation_dtype(self, dtype: torch.dtype) -> torch.dtype:
+        """What activations of a model of `dtype` are in: the compiled kernels know float32 only."""
+        return torch.float32 if self.name == "cpu" else dtype
 
 
 def load_ops(name: str) -> Ops:
@@ -80,7 +85,7 @@ def load_ops(name: str) -> Ops:
         )
     return Ops(
         name=name,
-        pack=_packing(name),
+        writer=_writer(name),
         embedding=_load("embedding", name),
         linear=_load("linear", name),
         short_conv=_load("short_conv", name),
@@ -100,11 +105,11 @@ def load_ops(name: str) -> Ops:
     )
 
 
-def _packing(name: str) -> Callable[[Matrix], Matrix]:
+def _writer(name: str) -> MakeWriter | None:
     if name == "reference":
-        return lambda matrix: matrix
-    packed: Callable[[Matrix], Matrix] = _load("native", "packed", "pack")
-    return packed
+        return None
+    writer: MakeWriter = _load("native", "panel_writer", "PanelWriter")
+    return writer
 
 
 def _load(op: str, name: str, function: str | None = None) -> Any:  # noqa: ANN401 - each field has a type of its own

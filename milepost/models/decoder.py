@@ -26,7 +26,7 @@ class Model:
         ops: the kernels.
 
     Attributes:
-        dtype: of activations and of most weights.
+        dtype: of activations.
         num_bytes: bytes of all weights in memory.
     """
 
@@ -37,7 +37,7 @@ class Model:
         self._wide = reader.wide
         text = reader.scope(spec.weight_prefix)
         body = text.scope("model.")
-        self._embedding = body.tensor("embed_tokens.weight", spec.vocab_size, spec.hidden_size)
+        self._embedding = body.table("embed_tokens.weight", spec.vocab_size, spec.hidden_size)
         self._layers = [
             _Layer(spec, index, body.scope(f"layers.{index}."), ops) for index in range(len(spec.layers))
         ]
@@ -61,7 +61,7 @@ class Model:
         the second.
         """
         ops = self._ops
-        stream = ResidualStream(ops, ops.embedding(inputs.token_ids, self._embedding))
+        stream = ResidualStream(ops, ops.embedding(inputs.token_ids, self._embedding).to(self.dtype))
         for layer in self._layers:
             layer.forward(stream, inputs)
         finite = ops.finite_rows(stream.running, inputs.ragged)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -21,7 +20,7 @@ from torch import Tensor
 
 from milepost.byte_counts import format_bytes
 from milepost.errors import ConfigError, InvariantError
-from milepost.kernels.finite import finite_rows
+from milepost.kernels.finite_states import finite_states
 from milepost.kernels.paging import PagedState, StateSnapshots
 from milepost.memory.layout import DUMMY_PAGE, TiledLayout
 
@@ -29,8 +28,6 @@ __all__ = ["Arena"]
 
 # Every byte 0xFF: NaN when read as float64, float32, bfloat16, float16 or fp8 (e4m3).
 _POISON = 0xFF
-
-_CHECKED_AT_ONCE = 1 << 20  # bytes of a state that are copied together to see whether they are finite
 
 
 class Arena:
@@ -73,13 +70,6 @@ class Arena:
         self.conv: Tensor = self.bytes.view(conv_dtype).view(num_tiles, -1)
         self._recurrent_tiles = layout.first_recurrent_tiles
         self._conv_tiles = layout.first_conv_tiles
-        at_once = max(1, _CHECKED_AT_ONCE // layout.tile_bytes)  # tiles
-        self._recurrent_pieces = _pieces(
-            self._recurrent_tiles, layout.recurrent_tiles_per_layer, layout.tiles_per_page, at_once
-        )
-        self._conv_pieces = _pieces(
-            self._conv_tiles, layout.conv_tiles_per_layer, layout.tiles_per_page, at_once
-        )
 
     def scrub(self, pages: Sequence[int]) -> None:
         """Fill pages with zeros."""
@@ -160,14 +150,17 @@ class Arena:
         Returns:
             [rows] bool.
         """
-        window_size = self.layout.conv_window * self.layout.conv_channels
-        finite = torch.ones(states.table.shape[0], dtype=torch.bool)
-        for tiles in self._recurrent_pieces:
-            finite &= finite_rows(self.recurrent[tiles.of(states)].flatten(1))
-        for tiles in self._conv_pieces:  # [rows, layers * tiles a layer]
-            windows = self.conv[tiles.of(states)].view(-1, tiles.per_layer * self.conv.shape[1])
-            finite &= finite_rows(windows[:, :window_size]).view(len(finite), -1).all(dim=1)
-        return finite
+        layout = self.layout
+        window_size = layout.conv_window * layout.conv_channels
+        return finite_states(states, layout.recurrent_tiles_per_layer, window_size)
+
+    def finite_matrices(self, states: PagedState) -> Tensor:
+        """The same for the states' matrices alone, [rows] bool."""
+        return finite_states(states, self.layout.recurrent_tiles_per_layer, 0)
+
+    def finite_windows(self, states: PagedState) -> Tensor:
+        """The same for the states' windows alone, [rows] bool."""
+        return finite_states(states, 0, self.layout.conv_window * self.layout.conv_channels)
 
     def _fill(self, pages: Sequence[int], byte: int) -> None:
         if not pages:
@@ -180,29 +173,6 @@ class Arena:
     def _check_pages(self, pages: Collection[int]) -> None:
         if pages and (min(pages) < 0 or max(pages) >= self.num_pages):
             raise InvariantError(f"Pages {sorted(pages)} are not all in an arena of {self.num_pages} pages.")
-
-
-@dataclass(frozen=True, eq=False)
-class _Tiles:
-    """Tiles of some layers of a state: the logical pages that they lie on, and where on these."""
-
-    pages: Tensor
-    places: Tensor
-    per_layer: int
-
-    def of(self, states: PagedState) -> Tensor:
-        """Where they lie in the arena: [rows, tiles]."""
-        return states.table[:, self.pages] * states.tiles_per_page + self.places
-
-
-def _pieces(firsts: Sequence[int], per_layer: int, tiles_per_page: int, at_once: int) -> list[_Tiles]:
-    """Tiles of all layers, as many layers together as `at_once` tiles allow, but at least one."""
-    layers = max(1, at_once // per_layer)
-    pieces = []
-    for begin in range(0, len(firsts), layers):
-        tiles = torch.cat([torch.arange(one, one + per_layer) for one in firsts[begin : begin + layers]])
-        pieces.append(_Tiles(tiles // tiles_per_page, tiles % tiles_per_page, per_layer))
-    return pieces
 
 
 def _check_itemsize(what: str, dtype: torch.dtype, itemsize: int) -> None:

@@ -1,3 +1,5 @@
+#pragma once
+
 #include "finite.h"
 #include "rows.inl"
 
@@ -22,23 +24,13 @@ static inline bool is_finite(const FiniteRowsArgs& args, int64_t token) {
                                    : is_finite(static_cast<const uint16_t*>(args.x) + at, args.dim);
 }
 
-// The row that a token belongs to.
-static inline int64_t row_of(const Rows& rows, int64_t token) {
-    int64_t low = 0, high = rows.num_rows;  // cu_seqlens[low] <= token < cu_seqlens[high]
-    while (high - low > 1) {
-        const int64_t middle = (low + high) / 2;
-        (rows.cu_seqlens[middle] <= token ? low : high) = middle;
-    }
-    return low;
-}
-
 static void finite_rows(const FiniteRowsArgs& args) {
     std::memset(args.finite, 1, static_cast<size_t>(args.rows ? args.rows->num_rows : args.tokens));
     parallel_for(args.tokens, rows_for_a_thread(args.dim), [&](int64_t begin, int64_t end) {
         for (int64_t t = begin; t < end; ++t) {
             if (is_finite(args, t)) continue;
             // Several threads may write the same zero.
-            __atomic_store_n(args.finite + (args.rows ? row_of(*args.rows, t) : t), uint8_t{0}, __ATOMIC_RELAXED);
+            __atomic_store_n(args.finite + (args.rows ? args.rows->row_of(t) : t), uint8_t{0}, __ATOMIC_RELAXED);
         }
     });
 }

@@ -1,3 +1,5 @@
+#pragma once
+
 #include "gated_activation.h"
 #include "simd.h"
 #include "threads.h"

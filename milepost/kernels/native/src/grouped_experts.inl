@@ -1,4 +1,7 @@
+#pragma once
+
 #include "grouped_experts.h"
+#include "panels.inl"
 #include "simd.h"
 #include "threads.h"
 

@@ -1,3 +1,5 @@
+#pragma once
+
 #include "norm.h"
 #include "rows.inl"
 

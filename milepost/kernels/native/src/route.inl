@@ -1,3 +1,6 @@
+#pragma once
+
+#include "panels.inl"
 #include "route.h"
 #include "simd.h"
 #include "threads.h"

@@ -1,25 +1,32 @@
 #include "scratch.h"
 
 #include <cstdlib>
-#include <memory>
 #include <new>
 
 namespace milepost {
 namespace {
 
-struct Free {
-    void operator()(float* block) const { std::free(block); }
+struct Memory {
+    float* data = nullptr;
+    int64_t count = 0;
+
+    ~Memory() { std::free(data); }
 };
+
+thread_local Memory memory_of_thread;
 
 }  // namespace
 
-float* thread_scratch() {
-    thread_local std::unique_ptr<float, Free> block;
-    if (!block) {
-        block.reset(static_cast<float*>(std::aligned_alloc(64, kScratchFloats * sizeof(float))));
-        if (!block) throw std::bad_alloc();
+float* scratch(int64_t count) {
+    Memory& memory = memory_of_thread;
+    if (count > memory.count) {
+        std::free(memory.data);
+        const auto bytes = static_cast<size_t>((count * 4 + 63) / 64 * 64);
+        memory.data = static_cast<float*>(std::aligned_alloc(64, bytes));
+        memory.count = memory.data == nullptr ? 0 : count;
+        if (memory.data == nullptr) throw std::bad_alloc();
     }
-    return block.get();
+    return memory.data;
 }
 
 }  // namespace milepost

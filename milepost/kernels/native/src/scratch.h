@@ -1,13 +1,12 @@
-// Memory of a thread for what a kernel needs while it runs: no call allocates.
+// Memory of a thread for what a kernel needs between its reads and its writes.
 #pragma once
 
 #include <cstdint>
 
 namespace milepost {
 
-constexpr int64_t kScratchFloats = 256 * 1024;
-
-// This thread's, 64-byte aligned, kScratchFloats long. Whatever a kernel leaves there is lost at the next kernel.
-float* thread_scratch();
+// At least `count` floats at an address that a cache line starts at. What they hold is of no meaning; they are the
+// calling thread's until it asks again.
+float* scratch(int64_t count);
 
 }  // namespace milepost

@@ -30,7 +30,8 @@ typedef uint16_t VecU16 __attribute__((vector_size(kWidth * 2)));
 typedef int8_t VecI8 __attribute__((vector_size(kWidth)));
 typedef uint8_t VecU8 __attribute__((vector_size(kWidth)));
 
-static inline VecF splat(float x) { return VecF{} + x; }
+// By x - 0, which is x for every x; the compiler sees the broadcast in it, as it doesn't in 0 + x.
+static inline VecF splat(float x) { return x - VecF{}; }
 
 static inline VecF load(const float* p) {
     VecF v;
@@ -132,10 +133,7 @@ static inline void narrow(float x, uint16_t* out) {
 
 static inline VecF load(const int8_t* p) { return __builtin_convertvector(widened(p), VecF); }
 
-static inline VecF select(VecI mask, VecF yes, VecF no) {
-    const VecU m = reinterpret_cast<VecU>(mask);
-    return floats((bits(yes) & m) | (bits(no) & ~m));
-}
+static inline VecF select(VecI mask, VecF yes, VecF no) { return mask ? yes : no; }
 
 // A NaN in `a` stays, as in the comparison `a < b ? b : a`.
 static inline VecF larger(VecF a, VecF b) { return select(a < b, b, a); }

@@ -2,15 +2,20 @@
 #include "../table.h"
 
 #include "../finite.inl"
+#include "../finite_states.inl"
+#include "../gated_activation.inl"
+#include "../gated_head_norm.inl"
+#include "../grouped_experts.inl"
+#include "../kda.inl"
+#include "../kda_gate.inl"
 #include "../limits.inl"
 #include "../linear.inl"
+#include "../mla_attention.inl"
+#include "../mla_write.inl"
 #include "../norm.inl"
-#include "../rows.inl"
-
-// Products of panels come first: these are made of them.
-#include "../gated_activation.inl"
-#include "../grouped_experts.inl"
 #include "../route.inl"
+#include "../rows.inl"
+#include "../short_conv.inl"
 
 namespace milepost::MILEPOST_TARGET {
 
@@ -23,6 +28,8 @@ const Table table = {
     .gated_activation = gated_activation,
     .grouped_experts = grouped_experts,
     .linear = linear,
+    .mla_write = mla_write,
+    .mla_attention = mla_attention,
     .embedding = embedding,
     .take_rows = take_rows,
     .add = add,
@@ -31,6 +38,11 @@ const Table table = {
     .finite_rows = finite_rows,
     .greedy = greedy,
     .route = route,
+    .short_conv = short_conv,
+    .kda_gate = kda_gate,
+    .kda = kda,
+    .gated_head_norm = gated_head_norm,
+    .finite_states = finite_states,
     .read_all = read_all,
     .multiply_add = multiply_add,
 };
