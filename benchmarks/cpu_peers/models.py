@@ -49,12 +49,16 @@ class Format:
     """A storage of weights, in each engine's words.
 
     Attributes:
-        name: ours, as of ``--weights``.
+        name: of the experts' storage, and of everything's where the two are one.
+        weights: what ``--weights`` is told.
+        rest: storage of everything but the experts.
         outtype: of llama.cpp's converter, its nearest.
         packed: the checkpoint's experts are packed.
     """
 
     name: str
+    weights: str
+    rest: str
     outtype: str
     packed: bool = False
 
@@ -62,10 +66,11 @@ class Format:
 FORMATS = {
     each.name: each
     for each in (
-        Format("float32", "f32"),
-        Format("bfloat16", "bf16"),
-        Format("int8", "q8_0"),
-        Format("mxfp4", "bf16", packed=True),
+        Format("float32", "float32", "float32", "f32"),
+        Format("bfloat16", "bfloat16", "bfloat16", "bf16"),
+        Format("int8", "int8", "int8", "q8_0"),
+        # As published: packed experts in a bfloat16 trunk, and each engine decides for itself.
+        Format("mxfp4", "auto", "bfloat16", "bf16", packed=True),
     )
 }
 

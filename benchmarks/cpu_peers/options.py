@@ -7,7 +7,7 @@ from pathlib import Path
 
 from milepost.errors import ConfigError
 
-__all__ = ["THREADS", "Peers"]
+__all__ = ["INSTALL", "THREADS", "Peers"]
 
 THREADS = 2
 """Of every engine."""
@@ -51,7 +51,5 @@ class Peers:
         # Not resolved: an environment's interpreter is a link, and the link is what says which environment.
         path = self.folder.absolute() / name
         if not path.exists():
-            raise ConfigError(
-                f"The peers' environment lacks {path}. Make it with: {INSTALL} {self.folder}"
-            )
+            raise ConfigError(f"The peers' environment lacks {path}. Make it with: {INSTALL} {self.folder}")
         return path
