@@ -28,7 +28,7 @@ bench: $(STAMP)
 	$(BIN)/python -m benchmarks all --json runs/benchmarks.json
 
 # torch comes first and alone: a resolver that is asked for it later may fetch another, much larger build.
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml constraints.txt setup.py $(shell find milepost/kernels/native/src -type f)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Milepost needs Python 3.11 or newer. Name one: make PYTHON=python3.11 ...")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) "$(TORCH)"

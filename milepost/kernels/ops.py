@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +15,11 @@ from milepost.kernels.gated_head_norm import GatedHeadNorm
 from milepost.kernels.grouped_experts import GroupedExperts
 from milepost.kernels.kda import Kda
 from milepost.kernels.kda_gate import KdaGate
+from milepost.kernels.linear import Linear
+from milepost.kernels.matrix import Matrix
 from milepost.kernels.mla_attention import MlaAttention
 from milepost.kernels.mla_write import MlaWrite
+from milepost.kernels.native import require_native
 from milepost.kernels.rms_norm import RmsNorm
 from milepost.kernels.route import Route
 from milepost.kernels.short_conv import ShortConv
@@ -29,10 +33,13 @@ KERNELS = ("reference", "cpu")
 class Ops:
     """The ops that models are built from; each field's type documents its op.
 
-    ``name`` says which version this is: "reference" (plain torch, written to be read) or "cpu".
+    ``name`` says which version this is: "reference" (plain torch, written to be read) or "cpu". ``pack``
+    brings a weight matrix into the order in which its kernels read it.
     """
 
     name: str
+    pack: Callable[[Matrix], Matrix]
+    linear: Linear
     short_conv: ShortConv
     kda_gate: KdaGate
     kda: Kda
@@ -55,6 +62,8 @@ def load_ops(name: str) -> Ops:
     Raises:
         ConfigError: no such version; names the nearest one.
     """
+    if name == "cpu":
+        require_native()
     if name not in KERNELS:
         nearest = difflib.get_close_matches(name, KERNELS, n=1, cutoff=0.0)[0]
         raise ConfigError(
@@ -63,6 +72,8 @@ def load_ops(name: str) -> Ops:
         )
     return Ops(
         name=name,
+        pack=_packing(name),
+        linear=_load("linear", name),
         short_conv=_load("short_conv", name),
         kda_gate=_load("kda_gate", name),
         kda=_load("kda", name),
@@ -77,6 +88,13 @@ def load_ops(name: str) -> Ops:
     )
 
 
-def _load(op: str, name: str) -> Any:  # noqa: ANN401 - each field has a type of its own
+def _packing(name: str) -> Callable[[Matrix], Matrix]:
+    if name == "reference":
+        return lambda matrix: matrix
+    packed: Callable[[Matrix], Matrix] = _load("native", "packed", "pack")
+    return packed
+
+
+def _load(op: str, name: str, function: str | None = None) -> Any:  # noqa: ANN401 - each field has a type of its own
     # Imported on demand: a version may need packages that the others don't.
-    return getattr(importlib.import_module(f"milepost.kernels.{op}.{name}"), op)
+    return getattr(importlib.import_module(f"milepost.kernels.{op}.{name}"), function or op)

@@ -13,13 +13,17 @@ from __future__ import annotations
 
 import itertools
 from bisect import bisect_left, bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from milepost.errors import InvariantError
+
+if TYPE_CHECKING:
+    from milepost.kernels.native._native import Kv, Rows, States
 
 __all__ = ["PagedKv", "PagedState", "Ragged", "StateSnapshots"]
 
@@ -33,11 +37,13 @@ class Ragged:
         starts: [rows] int64, tokens of the sequence computed before this step, which is the position
             of the row's first token. 0 means a fresh state: nothing of the row's pages is read.
 
-    What is derived from them is computed once and kept, since every layer of a step asks again.
+    What is derived from them is computed once and kept, since every layer of a step asks again; ``native``
+    is the compiled kernels' view (`milepost.kernels.native.views`).
     """
 
     cu_seqlens: Tensor
     starts: Tensor
+    native: Rows | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if self.cu_seqlens.dtype != torch.int64 or self.starts.dtype != torch.int64:
@@ -178,6 +184,7 @@ class PagedState:
             kernels get the one of their layer, so these may be left out where a kernel is called alone.
         conv_tiles: tile of a state at which each KDA layer's window starts.
         snapshots: states that rows leave on the way; None: none.
+        native: the compiled kernels' view (`milepost.kernels.native.views`), once it is asked for.
     """
 
     recurrent: Tensor
@@ -187,6 +194,7 @@ class PagedState:
     recurrent_tiles: tuple[int, ...] = ()
     conv_tiles: tuple[int, ...] = ()
     snapshots: StateSnapshots | None = None
+    native: States | None = field(default=None, repr=False)
 
     def tile_ids(self, first_tile: int, count: int) -> Tensor:
         """Where tiles ``first_tile .. first_tile + count - 1`` of each row's state lie.
@@ -220,10 +228,12 @@ class PagedKv:
         cache: [pages, mla_layers, block_size, row_dim] view of the arena in the KV dtype. What lies
             past a sequence's written tokens is garbage (NaN in tests) and is never used.
         block_table: [rows, max_blocks] int64, page of each block, padded with the dummy page 0.
+        native: the compiled kernels' view (`milepost.kernels.native.views`), once it is asked for.
     """
 
     cache: Tensor
     block_table: Tensor
+    native: Kv | None = field(default=None, repr=False)
 
     @property
     def block_size(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn.functional import embedding, linear
+from torch.nn.functional import embedding
 
 from milepost.kernels.finite import finite_rows
 from milepost.kernels.ops import Ops
@@ -48,7 +48,7 @@ class Model:
         site = None if spec.attn_res_block is None else "output_attn_res"
         self._read = ResidualRead(site, spec.hidden_size, spec.norm_eps, body, ops)
         self._norm = body.tensor("norm.weight", spec.hidden_size, dtype=reader.wide)
-        self._lm_head = text.tensor("lm_head.weight", spec.vocab_size, spec.hidden_size)
+        self._lm_head = text.matrix("lm_head.weight", spec.vocab_size, spec.hidden_size)
         self.num_bytes = reader.num_bytes
 
     @torch.inference_mode()
@@ -59,7 +59,7 @@ class Model:
             layer.forward(stream, inputs)
         x = self._read.forward(stream.take(inputs.sample_index))  # [samples, hidden]
         x = self._ops.rms_norm(x, self._norm, self.spec.norm_eps)
-        logits = linear(x, self._lm_head).to(self._wide)
+        logits = self._ops.linear(x, self._lm_head).to(self._wide)
         return StepOutput(logits=logits, finite=_finite_rows(stream, inputs.ragged))
 
 

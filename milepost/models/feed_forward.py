@@ -5,12 +5,9 @@ Kimi K3 technical report, equations 11-13 (LatentMoE); DeepSeek-V3 technical rep
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
-from torch.nn.functional import linear
 
-from milepost.kernels.grouped_experts import DenseExperts, ExpertWeights, Mxfp4Experts
-from milepost.kernels.mxfp4 import GROUP
+from milepost.kernels.matrix import Matrix
 from milepost.kernels.ops import Ops
 from milepost.model_spec import Activation, ModelSpec
 from milepost.models.weights import WeightReader
@@ -27,14 +24,15 @@ class GatedMlp:
         self._activation = activation
         self._ops = ops
         parts = {"gate_proj.weight": intermediate, "up_proj.weight": intermediate}
-        self._gate_up = reader.rows(parts, width)
-        self._down = reader.tensor("down_proj.weight", width, intermediate)
+        self._gate_up = reader.fused(parts, width)
+        self._down = reader.matrix("down_proj.weight", width, intermediate)
 
     def forward(self, x: Tensor) -> Tensor:
         """[tokens, width] -> [tokens, width]."""
-        gate, up = linear(x, self._gate_up).chunk(2, dim=-1)
+        gate, up = self._ops.linear(x, self._gate_up).chunk(2, dim=-1)
         act = self._activation
-        return linear(self._ops.gated_activation(gate, up, act.name, act.gate_cap, act.up_cap), self._down)
+        hidden = self._ops.gated_activation(gate, up, act.name, act.gate_cap, act.up_cap)
+        return self._ops.linear(hidden, self._down)
 
 
 class MixtureOfExperts:
@@ -53,13 +51,13 @@ class MixtureOfExperts:
         width = moe.latent_dim or hidden
         self._gate = reader.tensor("gate.weight", moe.num_experts, hidden, dtype=reader.wide)
         self._bias = reader.tensor("gate.e_score_correction_bias", moe.num_experts, dtype=reader.wide)
-        self._latent_down: Tensor | None = None
+        self._latent_down: Matrix | None = None
         self._latent_norm: Tensor | None = None
         if moe.latent_dim is not None:
-            self._latent_down = reader.tensor("routed_expert_down_proj.weight", width, hidden)
+            self._latent_down = reader.matrix("routed_expert_down_proj.weight", width, hidden)
             if moe.latent_norm:
                 self._latent_norm = reader.tensor("routed_expert_norm.weight", width, dtype=reader.wide)
-            self._latent_up = reader.tensor("routed_expert_up_proj.weight", hidden, width)
+            self._latent_up = reader.matrix("routed_expert_up_proj.weight", hidden, width)
         self._w1 = _experts(reader, "w1", moe.num_experts, moe.intermediate, width)
         self._w3 = _experts(reader, "w3", moe.num_experts, moe.intermediate, width)
         self._w2 = _experts(reader, "w2", moe.num_experts, width, moe.intermediate)
@@ -77,10 +75,10 @@ class MixtureOfExperts:
         if self._latent_down is None:
             out = self._routed(x, ids, weights)
         else:
-            out = self._routed(linear(x, self._latent_down), ids, weights)  # [tokens, latent]
+            out = self._routed(self._ops.linear(x, self._latent_down), ids, weights)  # [tokens, latent]
             if self._latent_norm is not None:
                 out = self._ops.rms_norm(out, self._latent_norm, self._norm_eps)
-            out = linear(out, self._latent_up)
+            out = self._ops.linear(out, self._latent_up)
         return out if self._shared is None else out + self._shared.forward(x)
 
     def _routed(self, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
@@ -103,18 +101,5 @@ def build_feed_forward(spec: ModelSpec, index: int, reader: WeightReader, ops: O
     return GatedMlp(spec.hidden_size, spec.dense_intermediate, spec.activation, dense, ops)
 
 
-def _experts(reader: WeightReader, name: str, count: int, outputs: int, inputs: int) -> ExpertWeights:
-    """One matrix per expert, packed if the checkpoint holds packed ones.
-
-    Their presence decides, not config.json's ignore list: that one names fewer modules than are
-    left unpacked.
-    """
-    names = [f"experts.{expert}.{name}.weight" for expert in range(count)]
-    if not reader.has(f"{names[0]}_packed"):
-        return DenseExperts(reader.stack(names, outputs, inputs))
-    packed = [f"{expert}_packed" for expert in names]
-    scale = [f"{expert}_scale" for expert in names]
-    return Mxfp4Experts(
-        packed=reader.stack(packed, outputs, inputs // 2, dtype=torch.uint8),
-        scale=reader.stack(scale, outputs, inputs // GROUP, dtype=torch.uint8),
-    )
+def _experts(reader: WeightReader, name: str, count: int, outputs: int, inputs: int) -> Matrix:
+    return reader.batch([f"experts.{expert}.{name}.weight" for expert in range(count)], outputs, inputs)

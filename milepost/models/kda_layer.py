@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn.functional import linear
 
 from milepost.kernels.ops import Ops
 from milepost.model_spec import ModelSpec
@@ -37,34 +36,34 @@ class KdaLayer:
         gate_name, gate_rows = ("g_proj", channels) if kda.full_rank_gate else ("g_a_proj", dim)
         parts = {f"{name}_proj.weight": channels for name in ("q", "k", "v")}
         parts |= {"f_a_proj.weight": dim, "b_proj.weight": heads, f"{gate_name}.weight": gate_rows}
-        self._in_proj = reader.rows(parts, hidden)
+        self._in_proj = reader.fused(parts, hidden)
         self._in_sizes = [3 * channels, dim, heads, gate_rows]
         conv = {f"{name}_conv1d.weight": channels for name in ("q", "k", "v")}
         self._conv = reader.rows(conv, 1, kda.conv_size, dtype=reader.wide).squeeze(1)  # [3 * channels, taps]
-        self._f_b = reader.tensor("f_b_proj.weight", channels, dim)
+        self._f_b = reader.matrix("f_b_proj.weight", channels, dim)
         self._dt_bias = reader.tensor("dt_bias", channels, dtype=reader.wide)
         # K3 stores one value per 128 although it has 96 heads; Kimi-Linear stores [1, 1, heads, 1].
         self._a_log = reader.vector("A_log", heads)
-        self._g_b = None if kda.full_rank_gate else reader.tensor("g_b_proj.weight", channels, dim)
+        self._g_b = None if kda.full_rank_gate else reader.matrix("g_b_proj.weight", channels, dim)
         self._o_norm = reader.tensor("o_norm.weight", dim, dtype=reader.wide)
-        self._o_proj = reader.tensor("o_proj.weight", hidden, channels)
+        self._o_proj = reader.matrix("o_proj.weight", hidden, channels)
         self._wide = reader.wide
 
     def forward(self, x: Tensor, inputs: StepInputs) -> Tensor:
         """Advance the rows' states over their tokens: [tokens, hidden] -> [tokens, hidden]."""
         kda, ops, state, ragged = self._spec.kda, self._ops, inputs.state, inputs.ragged
         heads = (-1, kda.num_heads, kda.head_dim)
-        u, f, b, gate = torch.split(linear(x, self._in_proj), self._in_sizes, dim=-1)
+        u, f, b, gate = torch.split(ops.linear(x, self._in_proj), self._in_sizes, dim=-1)
         conv_tile = state.conv_tiles[self._kda_index]
         qkv = ops.short_conv(u, self._conv, state, conv_tile, ragged)  # [tokens, 3 * channels]
         q, k, v = (part.view(heads) for part in qkv.chunk(3, dim=-1))  # [tokens, heads, dim]
-        z = linear(f, self._f_b).to(self._wide) + self._dt_bias
+        z = ops.linear(f, self._f_b).to(self._wide) + self._dt_bias
         g = ops.kda_gate(z.view(heads), self._a_log, kda.gate_lower_bound)
         # A beta below float32 costs measurable accuracy on the real model.
         beta = b.to(self._wide).sigmoid()  # [tokens, heads]
         tile = state.recurrent_tiles[self._kda_index]
         o = ops.kda(q, k, v, g, beta, state, tile, ragged)
         if self._g_b is not None:
-            gate = linear(gate, self._g_b)
+            gate = ops.linear(gate, self._g_b)
         y = ops.gated_head_norm(o, gate.view(heads), self._o_norm, self._spec.norm_eps)
-        return linear(y.flatten(1), self._o_proj)
+        return ops.linear(y.flatten(1), self._o_proj)

@@ -52,7 +52,7 @@ def load_model(folder: Path, *, dtype: torch.dtype, ops: Ops, progress: Progress
         used = check_tensors(spec, checkpoint)
         total = sum(entry.num_bytes for entry in used.values())
         source = CheckpointData(checkpoint, total, progress)
-        return Model(spec, WeightReader(source, dtype), ops)
+        return Model(spec, WeightReader(source, dtype, pack=ops.pack), ops)
 
 
 def check_tensors(spec: ModelSpec, checkpoint: Checkpoint) -> dict[str, TensorEntry]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn.functional import linear
 
 from milepost.kernels.ops import Ops
 from milepost.model_spec import ModelSpec
@@ -40,23 +39,23 @@ class MlaLayer:
         parts = {f"{q_name}.weight": q_rows, "kv_a_proj_with_mqa.weight": mla.row_dim}
         if mla.output_gate:
             parts["g_proj.weight"] = values
-        self._in_proj = reader.rows(parts, hidden)
+        self._in_proj = reader.fused(parts, hidden)
         self._in_sizes = [q_rows, mla.kv_lora_rank, mla.rope_head_dim, values if mla.output_gate else 0]
         if mla.q_lora_rank is not None:
             self._q_norm = reader.tensor("q_a_layernorm.weight", mla.q_lora_rank, dtype=reader.wide)
-            self._q_b = reader.tensor("q_b_proj.weight", queries, mla.q_lora_rank)
+            self._q_b = reader.matrix("q_b_proj.weight", queries, mla.q_lora_rank)
         self._kv_norm = reader.tensor("kv_a_layernorm.weight", mla.kv_lora_rank, dtype=reader.wide)
         kv_rows = mla.nope_head_dim + mla.v_head_dim
         kv_b = reader.tensor("kv_b_proj.weight", mla.num_heads * kv_rows, mla.kv_lora_rank)
         self._kv_b = kv_b.view(mla.num_heads, kv_rows, mla.kv_lora_rank)
-        self._o_proj = reader.tensor("o_proj.weight", hidden, values)
+        self._o_proj = reader.matrix("o_proj.weight", hidden, values)
 
     def forward(self, x: Tensor, inputs: StepInputs) -> Tensor:
         """Append the tokens' rows to the cache and attend: [tokens, hidden] -> [tokens, hidden]."""
         mla, ops, eps = self._spec.mla, self._ops, self._spec.mla_norm_eps
-        q, latent, k_pe, gate = torch.split(linear(x, self._in_proj), self._in_sizes, dim=-1)
+        q, latent, k_pe, gate = torch.split(ops.linear(x, self._in_proj), self._in_sizes, dim=-1)
         if self._q_norm is not None:
-            q = linear(ops.rms_norm(q, self._q_norm, eps), self._q_b)
+            q = ops.linear(ops.rms_norm(q, self._q_norm, eps), self._q_b)
         rows = torch.cat([ops.rms_norm(latent, self._kv_norm, eps), k_pe], dim=-1)  # [tokens, row_dim]
         ops.mla_write(rows, inputs.kv, self._mla_index, inputs.ragged)
         q = q.view(-1, mla.num_heads, mla.qk_head_dim)
@@ -64,4 +63,4 @@ class MlaLayer:
         out = out.flatten(1)  # [tokens, heads * v]
         if mla.output_gate:
             out = out * gate.sigmoid()
-        return linear(out, self._o_proj)
+        return ops.linear(out, self._o_proj)

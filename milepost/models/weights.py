@@ -21,6 +21,8 @@ from torch import Tensor
 
 from milepost.error_text import listing
 from milepost.errors import CheckpointError
+from milepost.kernels.matrix import DenseMatrix, Matrix, Mxfp4Matrix
+from milepost.kernels.mxfp4 import GROUP
 from milepost.kernels.precision import compute_dtype
 from milepost.models.shards import Checkpoint, TensorEntry
 
@@ -38,7 +40,9 @@ Progress = Callable[[int, int], None]
 """Called while weights load with (bytes read, bytes to read)."""
 
 FLOATS: Final = ("F64", "F32", "F16", "BF16")
-PACKED_SUFFIX: Final = ".weight_packed"
+PACKED: Final = "_packed"
+SCALE: Final = "_scale"
+PACKED_SUFFIX: Final = f".weight{PACKED}"
 
 
 class WeightSource(Protocol):
@@ -69,23 +73,31 @@ class WeightReader:
         source: what fills them.
         dtype: the model's dtype.
         prefix: what the names asked for are appended to.
+        pack: brings a matrix into the order that the kernels read; the matrix as it is when None.
     """
 
-    def __init__(self, source: WeightSource, dtype: torch.dtype, prefix: str = "") -> None:
+    def __init__(
+        self,
+        source: WeightSource,
+        dtype: torch.dtype,
+        prefix: str = "",
+        pack: Callable[[Matrix], Matrix] | None = None,
+    ) -> None:
         self.dtype = dtype
         self.wide = compute_dtype(dtype)  # for weights whose maths is never done below float32
         self._source = source
         self._prefix = prefix
-        self._made: list[Tensor] = []
+        self._pack = pack
+        self._made: list[int] = []
 
     @property
     def num_bytes(self) -> int:
         """Bytes of all tensors made so far, by this reader and its scopes."""
-        return sum(tensor.nbytes for tensor in self._made)
+        return sum(self._made)
 
     def scope(self, prefix: str) -> WeightReader:
         """A reader of the names that start with `prefix`."""
-        scope = WeightReader(self._source, self.dtype, self._prefix + prefix)
+        scope = WeightReader(self._source, self.dtype, self._prefix + prefix, self._pack)
         scope._made = self._made
         return scope
 
@@ -97,37 +109,68 @@ class WeightReader:
         """One tensor as it is stored, converted to `dtype` (the model's when None)."""
         target = self._empty(shape, dtype)
         self._source.fill(target, self._prefix + name, shape, cut=False)
-        return target
+        return self._count(target)
 
     def vector(self, name: str, size: int) -> Tensor:
         """The first `size` elements of a vector that may be longer or wrapped in dimensions of 1, wide."""
         target = self._empty((size,), self.wide)
         self._source.fill(target, self._prefix + name, (size,), cut=True)
-        return target
+        return self._count(target)
+
+    def matrix(self, name: str, out: int, inputs: int, *, dtype: torch.dtype | None = None) -> Matrix:
+        """One weight matrix, as the kernels read it."""
+        return self.fused({name: out}, inputs, dtype=dtype)
+
+    def fused(self, parts: Mapping[str, int], inputs: int, *, dtype: torch.dtype | None = None) -> Matrix:
+        """Several matrices [outputs of the part, inputs] as one, in order.
+
+        Projections of the same input fused this way are one product.
+        """
+        target = self._empty((sum(parts.values()), inputs), dtype)
+        self._fill_rows(target, parts, inputs)
+        return self._packed(DenseMatrix(target))
+
+    def batch(self, names: Sequence[str], out: int, inputs: int) -> Matrix:
+        """Matrices of one shape, such as experts; packed ones (MXFP4) if the checkpoint holds those.
+
+        Their presence decides, not config.json's ignore list: that one names fewer modules than are
+        left unpacked.
+        """
+        if not self.has(f"{names[0]}{PACKED}"):
+            return self._packed(DenseMatrix(self._stack(names, (out, inputs), self.dtype)))
+        packed = self._stack([f"{name}{PACKED}" for name in names], (out, inputs // 2), torch.uint8)
+        scale = self._stack([f"{name}{SCALE}" for name in names], (out, inputs // GROUP), torch.uint8)
+        return self._packed(Mxfp4Matrix(packed, scale))
 
     def rows(self, parts: Mapping[str, int], *inner: int, dtype: torch.dtype | None = None) -> Tensor:
-        """Several tensors [rows of the part, *inner] as one, in order: [all rows, *inner].
-
-        Projections of the same input fused this way are one matrix product.
-        """
+        """Several tensors [rows of the part, *inner] as one, in order: [all rows, *inner]."""
         target = self._empty((sum(parts.values()), *inner), dtype)
+        self._fill_rows(target, parts, *inner)
+        return self._count(target)
+
+    def _fill_rows(self, target: Tensor, parts: Mapping[str, int], *inner: int) -> None:
         begin = 0
         for name, count in parts.items():
             self._source.fill(target[begin : begin + count], self._prefix + name, (count, *inner), cut=False)
             begin += count
-        return target
 
-    def stack(self, names: Sequence[str], *shape: int, dtype: torch.dtype | None = None) -> Tensor:
-        """Tensors of one shape as one: [len(names), *shape]."""
+    def _stack(self, names: Sequence[str], shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         target = self._empty((len(names), *shape), dtype)
         for slot, name in zip(target, names, strict=True):
             self._source.fill(slot, self._prefix + name, shape, cut=False)
         return target
 
+    def _packed(self, matrix: Matrix) -> Matrix:
+        packed = matrix if self._pack is None else self._pack(matrix)
+        self._made.append(packed.num_bytes)
+        return packed
+
+    def _count(self, tensor: Tensor) -> Tensor:
+        self._made.append(tensor.nbytes)
+        return tensor
+
     def _empty(self, shape: tuple[int, ...], dtype: torch.dtype | None) -> Tensor:
-        target = torch.empty(shape, dtype=dtype or self.dtype, device=self._source.device)
-        self._made.append(target)
-        return target
+        return torch.empty(shape, dtype=dtype or self.dtype, device=self._source.device)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from milepost.errors import InvariantError
 from milepost.kernels import mxfp4
-from milepost.kernels.grouped_experts import DenseExperts, ExpertWeights, Mxfp4Experts, cpu, reference
+from milepost.kernels.grouped_experts import cpu, reference
+from milepost.kernels.matrix import DenseMatrix, Matrix, Mxfp4Matrix
 from milepost.kernels.mxfp4 import cpu as mxfp4_cpu
 from milepost.kernels.route import cpu as route_cpu
 from milepost.kernels.route import reference as route_reference
@@ -118,27 +119,25 @@ def test_mxfp4_wrong_shapes_are_named() -> None:
             torch.zeros(2, 16, dtype=torch.uint8), torch.zeros(2, 2, dtype=torch.uint8), torch.float32
         )
     with pytest.raises(InvariantError, match=r"must be uint8\. Given: torch.int8"):
-        Mxfp4Experts(torch.zeros(1, 2, 16, dtype=torch.int8), torch.zeros(1, 2, 1, dtype=torch.uint8))
+        Mxfp4Matrix(torch.zeros(1, 2, 16, dtype=torch.int8), torch.zeros(1, 2, 1, dtype=torch.uint8))
 
 
-def dense(experts: int, out: int, inputs: int, dtype: torch.dtype) -> DenseExperts:
-    return DenseExperts((torch.randn(experts, out, inputs) * inputs**-0.5).to(dtype))
+def dense(experts: int, out: int, inputs: int, dtype: torch.dtype) -> DenseMatrix:
+    return DenseMatrix((torch.randn(experts, out, inputs) * inputs**-0.5).to(dtype))
 
 
-def packed(experts: int, out: int, inputs: int) -> Mxfp4Experts:
-    return Mxfp4Experts(
+def packed(experts: int, out: int, inputs: int) -> Mxfp4Matrix:
+    return Mxfp4Matrix(
         packed=torch.randint(256, (experts, out, inputs // 2), dtype=torch.uint8),
         scale=torch.randint(120, 127, (experts, out, inputs // 32), dtype=torch.uint8),
     )
 
 
-def wide(weights: ExpertWeights) -> ExpertWeights:
-    return DenseExperts(weights.weight.double()) if isinstance(weights, DenseExperts) else weights
+def wide(weights: Matrix) -> Matrix:
+    return DenseMatrix(weights.weight.double()) if isinstance(weights, DenseMatrix) else weights
 
 
-def check_experts(
-    x: Tensor, ids: Tensor, w1: ExpertWeights, w3: ExpertWeights, w2: ExpertWeights, name: str = "situ"
-) -> None:
+def check_experts(x: Tensor, ids: Tensor, w1: Matrix, w3: Matrix, w2: Matrix, name: str = "situ") -> None:
     weights = torch.rand(ids.shape)
     got = cpu.grouped_experts(x, ids, weights, w1, w3, w2, name, 4.0, 25.0)
     want = reference.grouped_experts(

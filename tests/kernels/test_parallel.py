@@ -9,8 +9,6 @@ import torch
 from torch import Tensor
 
 from milepost.kernels import jit
-from milepost.kernels.grouped_experts import DenseExperts, Mxfp4Experts
-from milepost.kernels.grouped_experts.cpu import grouped_experts
 from milepost.kernels.kda.cpu import kda
 from milepost.kernels.mla_attention import MlaDims
 from milepost.kernels.mla_attention.cpu import mla_attention
@@ -41,18 +39,6 @@ def run_decodes(cache: torch.dtype) -> tuple[Tensor, ...]:
     return (mla_attention(case.q, case.kv_b, case.kv, test_mla.LAYER, case.rows),)
 
 
-def run_experts(*, packed: bool) -> tuple[Tensor, ...]:
-    def experts(out: int, inputs: int) -> DenseExperts | Mxfp4Experts:
-        if not packed:
-            return DenseExperts(torch.randn(5, out, inputs))
-        codes = torch.randint(256, (5, out, inputs // 2), dtype=torch.uint8)
-        return Mxfp4Experts(codes, torch.randint(120, 127, (5, out, inputs // 32), dtype=torch.uint8))
-
-    ids = torch.stack([torch.randperm(5)[:2] for _ in range(7)])
-    matrices = (experts(64, 32), experts(64, 32), experts(32, 64))
-    return (grouped_experts(torch.randn(7, 32), ids, torch.rand(7, 2), *matrices, "situ", 4.0, 25.0),)
-
-
 @pytest.mark.parametrize(
     "run",
     [
@@ -60,8 +46,6 @@ def run_experts(*, packed: bool) -> tuple[Tensor, ...]:
         pytest.param(run_short_conv, id="short_conv"),
         pytest.param(lambda: run_decodes(torch.float32), id="mla"),
         pytest.param(lambda: run_decodes(torch.bfloat16), id="mla-bf16-cache"),
-        pytest.param(lambda: run_experts(packed=False), id="experts"),
-        pytest.param(lambda: run_experts(packed=True), id="experts-packed"),
     ],
 )
 def test_parallel_equals_serial(

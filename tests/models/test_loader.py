@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from milepost.errors import CheckpointError
-from milepost.kernels.grouped_experts import Mxfp4Experts
+from milepost.kernels.matrix import Mxfp4Matrix
 from milepost.kernels.ops import load_ops
 from milepost.models import Model, load_model, weight_bytes
 from milepost.models.feed_forward import MixtureOfExperts
@@ -85,11 +85,11 @@ def test_packed_experts_stay_packed(k3: Path) -> None:
     experts = [layer._mlp for layer in _load(k3)._layers if isinstance(layer._mlp, MixtureOfExperts)]
     assert len(experts) == 3
     for matrices in (experts[0]._w1, experts[0]._w3, experts[0]._w2):
-        assert isinstance(matrices, Mxfp4Experts)
+        assert isinstance(matrices, Mxfp4Matrix)
         assert matrices.packed.shape[0] == 16
     name = f"{LAYER}block_sparse_moe.experts.7.w2.weight_packed"
     w2 = experts[0]._w2
-    assert isinstance(w2, Mxfp4Experts)
+    assert isinstance(w2, Mxfp4Matrix)
     assert torch.equal(w2.packed[7], _tensors(k3)[name])
 
 

@@ -7,62 +7,16 @@ Kimi K3 technical report, equations 11-13.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
 
-import torch
 from torch import Tensor
 
 from milepost.errors import InvariantError
-from milepost.kernels import mxfp4
 from milepost.kernels.checks import check_shape
 from milepost.kernels.gated_activation import check as check_activation
+from milepost.kernels.matrix import Matrix
 
-__all__ = ["DenseExperts", "ExpertWeights", "GroupedExperts", "Mxfp4Experts", "check"]
-
-
-@dataclass(frozen=True, eq=False)
-class DenseExperts:
-    """One matrix per expert as it is: weight [experts, out, in], any float dtype."""
-
-    weight: Tensor
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """(experts, out, in)."""
-        experts, out, inputs = self.weight.shape
-        return experts, out, inputs
-
-    def matrix(self, expert: int, dtype: torch.dtype) -> Tensor:
-        """One expert's [out, in]."""
-        return self.weight[expert].to(dtype)
-
-
-@dataclass(frozen=True, eq=False)
-class Mxfp4Experts:
-    """One packed matrix per expert (`milepost.kernels.mxfp4`).
-
-    ``packed`` is [experts, out, in / 2] uint8, ``scale`` [experts, out, in / 32] uint8.
-    """
-
-    packed: Tensor
-    scale: Tensor
-
-    def __post_init__(self) -> None:
-        mxfp4.check(self.packed, self.scale)
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """(experts, out, in)."""
-        experts, out, half = self.packed.shape
-        return experts, out, half * 2
-
-    def matrix(self, expert: int, dtype: torch.dtype) -> Tensor:
-        """One expert's [out, in], unpacked."""
-        return mxfp4.dequantize(self.packed[expert], self.scale[expert], dtype)
-
-
-ExpertWeights = DenseExperts | Mxfp4Experts
+__all__ = ["GroupedExperts", "check"]
 
 
 class GroupedExperts(Protocol):
@@ -73,9 +27,9 @@ class GroupedExperts(Protocol):
         x: Tensor,
         ids: Tensor,
         weights: Tensor,
-        w1: ExpertWeights,
-        w3: ExpertWeights,
-        w2: ExpertWeights,
+        w1: Matrix,
+        w3: Matrix,
+        w2: Matrix,
         activation: str,
         gate_cap: float,
         up_cap: float,
@@ -103,9 +57,9 @@ def check(
     x: Tensor,
     ids: Tensor,
     weights: Tensor,
-    w1: ExpertWeights,
-    w3: ExpertWeights,
-    w2: ExpertWeights,
+    w1: Matrix,
+    w3: Matrix,
+    w2: Matrix,
     activation: str,
     gate_cap: float,
     up_cap: float,

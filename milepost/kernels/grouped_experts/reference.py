@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from milepost.kernels.gated_activation.reference import gated_activation
-from milepost.kernels.grouped_experts import ExpertWeights, check
+from milepost.kernels.grouped_experts import check
+from milepost.kernels.matrix import Matrix
 from milepost.kernels.precision import compute_dtype
 
 __all__ = ["grouped_experts"]
@@ -16,9 +17,9 @@ def grouped_experts(
     x: Tensor,
     ids: Tensor,
     weights: Tensor,
-    w1: ExpertWeights,
-    w3: ExpertWeights,
-    w2: ExpertWeights,
+    w1: Matrix,
+    w3: Matrix,
+    w2: Matrix,
     activation: str,
     gate_cap: float,
     up_cap: float,
@@ -30,8 +31,8 @@ def grouped_experts(
     for t, chosen in enumerate(ids.tolist()):
         token = x[t].to(dtype)
         for i, expert in enumerate(chosen):
-            gate = w1.matrix(expert, dtype) @ token
-            up = w3.matrix(expert, dtype) @ token
+            gate = w1.dense(dtype, expert) @ token
+            up = w3.dense(dtype, expert) @ token
             hidden = gated_activation(gate, up, activation, gate_cap, up_cap)
-            out[t] += weights[t, i].to(dtype) * (w2.matrix(expert, dtype) @ hidden)
+            out[t] += weights[t, i].to(dtype) * (w2.dense(dtype, expert) @ hidden)
     return out.to(x.dtype)

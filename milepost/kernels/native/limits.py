@@ -1,0 +1,59 @@
+"""What this machine can do at most, measured: the rates that kernels are held against."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import torch
+
+from milepost.kernels.native import native
+
+__all__ = ["MachineLimits", "measure_limits"]
+
+_READ_BYTES = 256 << 20  # far more than a processor's caches hold
+_REPEATS = 7
+_ROUNDS = 200_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineLimits:
+    """Rates of the kernels' threads together.
+
+    Attributes:
+        read_bytes_per_second: reading memory that no cache holds, from front to back.
+        flops_per_second: float32 multiply-adds in registers, two operations each.
+        threads: that did it.
+    """
+
+    read_bytes_per_second: float
+    flops_per_second: float
+    threads: int
+
+
+def measure_limits() -> MachineLimits:
+    """Measure for about a second, with the kernels' present threads; the best of several tries counts.
+
+    Other work on the machine can only slow a try down, so the best is nearest to what the machine can do.
+    """
+    memory = torch.ones(_READ_BYTES // 4)
+    total, flops = torch.zeros(1), torch.zeros(1, dtype=torch.int64)
+    reading = min(_read_once(memory, total) for _ in range(_REPEATS))
+    adding = min(_add_once(flops, total) for _ in range(_REPEATS))
+    return MachineLimits(
+        read_bytes_per_second=memory.nbytes / reading,
+        flops_per_second=int(flops) / adding,
+        threads=native.num_threads(),
+    )
+
+
+def _read_once(memory: torch.Tensor, total: torch.Tensor) -> float:
+    began = time.perf_counter()
+    native.read_all(memory.data_ptr(), memory.numel(), total.data_ptr())
+    return time.perf_counter() - began
+
+
+def _add_once(flops: torch.Tensor, total: torch.Tensor) -> float:
+    began = time.perf_counter()
+    native.multiply_add(_ROUNDS, flops.data_ptr(), total.data_ptr())
+    return time.perf_counter() - began

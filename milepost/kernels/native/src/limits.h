@@ -1,0 +1,20 @@
+// What the machine can do at most: the rates that kernels are held against.
+#pragma once
+
+#include <cstdint>
+
+namespace milepost {
+
+struct ReadArgs {
+    const float* data;  // 64-byte aligned
+    int64_t count;
+    float* sum;  // of all of them, so that no read can be left out
+};
+
+struct MultiplyAddArgs {
+    int64_t rounds;
+    int64_t* flops;  // done
+    float* sum;
+};
+
+}  // namespace milepost

@@ -1,0 +1,2 @@
+#define MILEPOST_TARGET avx2
+#include "kernels.inl"

@@ -1,0 +1,2 @@
+#define MILEPOST_TARGET avx512
+#include "kernels.inl"

@@ -1,0 +1,2 @@
+#define MILEPOST_TARGET baseline
+#include "kernels.inl"

@@ -1,0 +1,88 @@
+"""Products with packed matrices: every format, target and thread count against the formula in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from milepost.errors import InvariantError
+from milepost.kernels.linear import cpu, reference
+from milepost.kernels.matrix import DenseMatrix, Int8Matrix, Matrix, Mxfp4Matrix
+from milepost.kernels.native.packed import pack
+from milepost.models.mxfp4 import quantize_mxfp4
+from tests.kernels.arenas import assert_near
+from tests.kernels.targets import TARGETS, using
+
+
+def dense(*shape: int) -> Matrix:
+    return DenseMatrix(torch.randn(*shape))
+
+
+def bf16(*shape: int) -> Matrix:
+    return DenseMatrix(torch.randn(*shape).bfloat16())
+
+
+def int8(*shape: int) -> Matrix:
+    return Int8Matrix(torch.randint(-127, 128, shape, dtype=torch.int8), torch.rand(shape[:-1]))
+
+
+def mxfp4(*shape: int) -> Matrix:
+    return Mxfp4Matrix(*quantize_mxfp4(torch.randn(*shape)))
+
+
+FORMATS = [dense, bf16, int8, mxfp4]
+SHAPES = [
+    # tokens, batch (0: none), out, in
+    (1, 0, 1, 32),
+    (1, 0, 257, 64),
+    (2, 0, 31, 96),
+    (7, 0, 96, 64),
+    (13, 3, 100, 96),
+    (33, 0, 33, 160),
+    (130, 2, 64, 32),
+]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("make", FORMATS)
+@pytest.mark.parametrize(("tokens", "batch", "out", "inputs"), SHAPES)
+def test_products(
+    target: str, threads: int, make: Callable[..., Matrix], tokens: int, batch: int, out: int, inputs: int
+) -> None:
+    items = (batch,) if batch else ()
+    matrix = make(*items, out, inputs)
+    # A view into something wider: rows that don't follow one another.
+    x = torch.randn(tokens, *items, inputs + 5)[..., :inputs]
+    with using(target, threads):
+        got = cpu.linear(x, pack(matrix))
+    assert_near(got, reference.linear(x.double(), matrix), 3e-6)
+
+
+@pytest.mark.parametrize("make", FORMATS)
+def test_packing_loses_nothing(make: Callable[..., Matrix]) -> None:
+    matrix = make(3, 70, 64)
+    packed = pack(matrix)
+    assert packed.shape == matrix.shape == (3, 70, 64)
+    for item in range(3):
+        assert torch.equal(packed.dense(torch.float64, item), matrix.dense(torch.float64, item))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("make", FORMATS)
+def test_a_token_is_the_same_in_any_company(target: str, make: Callable[..., Matrix]) -> None:
+    """Bit for bit: what batched and lone requests compute must not differ."""
+    matrix, x = pack(make(50, 96)), torch.randn(29, 96)
+    with using(target, 2):
+        together = cpu.linear(x, matrix)
+        for token in (0, 3, 28):
+            assert torch.equal(cpu.linear(x[token : token + 1], matrix)[0], together[token])
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    with pytest.raises(InvariantError, match=r"x must be \[tokens, 32\]"):
+        cpu.linear(torch.zeros(2, 31), dense(4, 32))
+    with pytest.raises(InvariantError, match="must be float32"):
+        cpu.linear(torch.zeros(2, 32, dtype=torch.bfloat16), dense(4, 32))
