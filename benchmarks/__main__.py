@@ -9,6 +9,7 @@ from pathlib import Path
 
 from benchmarks.admission import admission
 from benchmarks.control_plane import control_plane
+from benchmarks.cpu_peers.control import cpu_control
 from benchmarks.cpu_peers.engines import cpu_decode, cpu_models, cpu_prefill
 from benchmarks.cpu_peers.options import INSTALL, Peers
 from benchmarks.engine_runs import decode, first_token, memory, prefill
@@ -55,6 +56,7 @@ PEER_BENCHMARKS: dict[str, Callable[[Peers], Iterator[Result]]] = {
     "cpu-models": cpu_models,
     "cpu-decode": cpu_decode,
     "cpu-prefill": cpu_prefill,
+    "cpu-control": cpu_control,
 }
 """Those that need other people's engines: ``all`` runs them if there are any."""
 
