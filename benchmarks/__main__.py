@@ -12,6 +12,7 @@ from benchmarks.control_plane import control_plane
 from benchmarks.cpu_peers.control import cpu_control
 from benchmarks.cpu_peers.engines import cpu_decode, cpu_models, cpu_prefill
 from benchmarks.cpu_peers.options import INSTALL, Peers
+from benchmarks.cpu_peers.servers import cpu_reuse, cpu_served, cpu_start
 from benchmarks.engine_runs import decode, first_token, memory, prefill
 from benchmarks.machine import describe_machine
 from benchmarks.on_traces import OnTraces
@@ -56,7 +57,10 @@ PEER_BENCHMARKS: dict[str, Callable[[Peers], Iterator[Result]]] = {
     "cpu-models": cpu_models,
     "cpu-decode": cpu_decode,
     "cpu-prefill": cpu_prefill,
+    "cpu-served": cpu_served,
+    "cpu-reuse": cpu_reuse,
     "cpu-control": cpu_control,
+    "cpu-start": cpu_start,
 }
 """Those that need other people's engines: ``all`` runs them if there are any."""
 
