@@ -96,7 +96,7 @@ def _run(name: str, options: argparse.Namespace) -> Iterator[Result]:
     if name in BENCHMARKS:
         return BENCHMARKS[name]()
     if name in PEER_BENCHMARKS:
-        return PEER_BENCHMARKS[name](Peers(options.peers, options.quick))
+        return PEER_BENCHMARKS[name](Peers(options.peers, options.quick, options.only))
     return TRACE_BENCHMARKS[name](OnTraces(options.traces, options.peer_python, options.quick))
 
 
@@ -112,6 +112,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write machine, commit and samples there")
     parser.add_argument("--traces", type=Path, metavar="DIR", help="folder of recorded traffic")
     parser.add_argument("--quick", action="store_true", help="of traffic a part, of peers fewer rounds")
+    parser.add_argument(
+        "--only", default="", metavar="TEXT", help="of peers, cases so named, such as 'kimi_k3, float32'"
+    )
     parser.add_argument("--peers", type=Path, metavar="DIR", help=f"environment that {INSTALL!r} made")
     parser.add_argument(
         "--peer-python",

@@ -4,9 +4,10 @@
     workers         one process an engine, driven by lines of JSON; one runs, the others are stopped
     *_worker        what those processes do, one module an engine
     alternating     rounds in which every side has its turn, and the ratios of each round
-    bandwidth       what the machine's memory gives
     step_bytes      what a decode step must read and write
     engines         the commands on engines: models, decode, prefill
+    client          a streaming client that both servers answer
+    server_process  servers, of which only the one that is asked runs
     servers         the commands on servers: served, reuse, start
     control         the command on control planes
 

@@ -21,7 +21,7 @@ def alternate(sides: Mapping[str, Callable[[], float]], rounds: int) -> dict[str
     """
     samples: dict[str, list[float]] = {name: [] for name in sides}
     for number in range(rounds):
-        order = list(sides) if number % 2 == 0 else list(reversed(sides))
+        order = list(sides) if number % 2 == 0 else list(sides)[::-1]
         for name in order:
             samples[name].append(sides[name]())
     return samples

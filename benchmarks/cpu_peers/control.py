@@ -32,7 +32,7 @@ def cpu_control(peers: Peers) -> Iterator[Result]:
         "vLLM": [peers.python, "-m", f"{module}.vllm_worker", *arguments],
     }
     with ExitStack() as stack:
-        workers = {name: stack.enter_context(Worker(name, command, {})) for name, command in commands.items()}
+        workers = {name: stack.enter_context(Worker(name, command)) for name, command in commands.items()}
         turns = {name: partial(_turn, worker) for name, worker in workers.items()}
         alternate(turns, 1)
         samples = alternate(turns, rounds)
@@ -49,4 +49,5 @@ def cpu_control(peers: Peers) -> Iterator[Result]:
 
 
 def _turn(worker: Worker) -> float:
-    return 1e3 * statistics.median(worker.call("steps", count=TURN))
+    seconds: list[float] = worker.call("steps", count=TURN)
+    return 1e3 * statistics.median(seconds)

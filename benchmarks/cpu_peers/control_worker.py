@@ -6,8 +6,9 @@ import gc
 import sys
 from typing import Any
 
-from benchmarks.control_plane import LAYOUT, decoding_plane
+from benchmarks.control_plane import decoding_plane
 from benchmarks.cpu_peers.protocol import serve_lines
+from benchmarks.scheduler_cost import LAYOUT
 
 __all__ = ["ControlWorker"]
 

@@ -11,7 +11,6 @@ from functools import partial
 
 from benchmarks.cpu_peers import workers
 from benchmarks.cpu_peers.alternating import OURS, alternate, compared
-from benchmarks.cpu_peers.bandwidth import read_bandwidth
 from benchmarks.cpu_peers.models import (
     FORMATS,
     SUBJECTS,
@@ -27,6 +26,8 @@ from benchmarks.cpu_peers.workers import Worker
 from benchmarks.results import Result
 from milepost.config import EngineConfig
 from milepost.config_json import read_model_spec
+from milepost.kernels.native import set_num_threads
+from milepost.kernels.native.limits import measure_limits
 
 __all__ = ["cpu_decode", "cpu_models", "cpu_prefill"]
 
@@ -99,7 +100,8 @@ def cpu_models(peers: Peers) -> Iterator[Result]:
 
 def cpu_decode(peers: Peers) -> Iterator[Result]:
     """Tokens per second of 1, 8 and 32 sequences at context 512 beside llama.cpp and transformers."""
-    bandwidth = read_bandwidth(THREADS)
+    set_num_threads(THREADS)
+    bandwidth = measure_limits().read_bytes_per_second
     yield Result(
         benchmark="cpu-decode",
         subject="memory",
@@ -160,6 +162,8 @@ def _every_comparison(peers: Peers) -> Iterator[_Sides]:
     """Each subject in each format that is compared, with its engines loaded for as long as it lasts."""
     for subject in SUBJECTS:
         for form in formats_of(subject):
+            if not peers.wants(subject, form.name):
+                continue
             if not _is_known(form):
                 print(f"  no --weights {form.name} in this version", file=sys.stderr)
                 continue

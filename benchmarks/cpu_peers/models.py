@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.cpu_peers.options import Peers
+from benchmarks.cpu_peers.options import Peers, environment
 from benchmarks.subjects import CACHE, RANDOM_100M, REPOSITORY
 from milepost.cli.shipped_model import shipped_model
 from milepost.models.checkpoint_writer import write_checkpoint
@@ -110,9 +109,9 @@ def gguf_of(subject: str, form: Format, peers: Peers) -> Path:
         unfinished = path.with_suffix(".unfinished")
         module = "benchmarks.cpu_peers.gguf_writer"
         source = checkpoint_of(subject, packed=form.packed)
-        command = [peers.python, "-m", module, peers.llama_source, source, unfinished, form.outtype]
-        environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
-        subprocess.run(command, cwd=REPOSITORY, check=True, stdout=2, env=environment)
+        command = [str(peers.python), "-m", module, str(peers.llama_source)]
+        command += [str(source), str(unfinished), form.outtype]
+        subprocess.run(command, cwd=REPOSITORY, check=True, stdout=2, env=environment())
         unfinished.replace(path)
     return path
 

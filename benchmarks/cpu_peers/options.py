@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.subjects import REPOSITORY
 from milepost.errors import ConfigError
 
-__all__ = ["INSTALL", "THREADS", "Peers"]
+__all__ = ["INSTALL", "THREADS", "Peers", "environment"]
 
 THREADS = 2
 """Of every engine."""
 
 INSTALL = "sh benchmarks/cpu_peers/install.sh"
+
+
+def environment() -> dict[str, str]:
+    """Variables of a process that is measured: this repository, and no limit on threads from outside."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("OMP_")}
+    return inherited | {"PYTHONPATH": str(REPOSITORY)}
 
 
 @dataclass(frozen=True)
@@ -21,11 +29,17 @@ class Peers:
 
     Attributes:
         folder: the environment's root.
-        quick: fewer rounds, fewer formats.
+        quick: fewer rounds, fewer cases.
+        only: part of the name of the cases to run, such as "kimi_k3, float32" or "int8"; "" for all.
     """
 
     folder: Path
     quick: bool = False
+    only: str = ""
+
+    def wants(self, subject: str, form: str) -> bool:
+        """Whether a subject in a format is one of the cases to run."""
+        return self.only in f"{subject}, {form}"
 
     @property
     def python(self) -> Path:

@@ -18,7 +18,7 @@ from typing import Self
 
 from benchmarks.cpu_peers.alternating import OURS
 from benchmarks.cpu_peers.models import Format, checkpoint_of, gguf_of
-from benchmarks.cpu_peers.options import THREADS, Peers
+from benchmarks.cpu_peers.options import THREADS, Peers, environment
 from benchmarks.subjects import REPOSITORY
 from milepost.config import EngineConfig
 from milepost.errors import ConfigError
@@ -61,7 +61,7 @@ class Server:
         self._process = subprocess.Popen(
             [*(str(part) for part in command), "--port", str(self.port)],
             cwd=REPOSITORY,
-            env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
+            env=environment(),
             stdin=subprocess.DEVNULL,
             stdout=self._log,
             stderr=self._log,
@@ -112,7 +112,10 @@ class Server:
 
 def commands(subject: str, form: Format, peers: Peers) -> dict[str, list[object]]:
     """What starts either server on a subject: their defaults, but two threads and room for four requests."""
-    return {OURS: _milepost(checkpoint_of(subject, packed=form.packed), form), PEER: _llama(subject, form, peers)}
+    return {
+        OURS: _milepost(checkpoint_of(subject, packed=form.packed), form),
+        PEER: _llama(subject, form, peers),
+    }
 
 
 def _milepost(folder: Path, form: Format) -> list[object]:

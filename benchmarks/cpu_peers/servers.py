@@ -32,8 +32,9 @@ SERVED = (("kimi_k3", "float32"), ("kimi_linear", "float32"), ("kimi_k3", "mxfp4
 
 
 def cpu_served(peers: Peers) -> Iterator[Result]:
-    """Tokens per second, TTFT and TPOT of 4 clients with 20 prompts, 256 in and 32 out, beside llama-server."""
-    for subject, name in SERVED[:1] if peers.quick else SERVED:
+    """Output speed, TTFT and TPOT of 4 clients with 20 prompts, 256 in and 32 out, beside llama-server."""
+    cases = [case for case in SERVED if peers.wants(*case)]
+    for subject, name in cases[:1] if peers.quick else cases:
         form = FORMATS[name]
         with ExitStack() as stack:
             servers = _started(subject, form, peers, stack)
@@ -61,8 +62,8 @@ def cpu_served(peers: Peers) -> Iterator[Result]:
 
 
 def cpu_reuse(peers: Peers) -> Iterator[Result]:
-    """Tokens reused and TTFT of a 2,048-token prompt again, longer, diverging at 1,500; beside llama-server."""
-    subject, name = SERVED[0]
+    """Tokens reused and TTFT: 2,048 tokens again, longer, other from 1,500 on; beside llama-server."""
+    subject, name = next(case for case in SERVED if peers.wants(*case))
     with ExitStack() as stack:
         servers = _started(subject, FORMATS[name], peers, stack)
         replies: dict[str, dict[str, list[Reply]]] = {}

@@ -32,7 +32,7 @@ class TransformersWorker:
     def about(self) -> dict[str, Any]:
         """Settings that a reader must know to compare."""
         version = importlib.import_module("transformers").__version__
-        attention = self._model.config._attn_implementation
+        attention = self._model.config._attn_implementation  # noqa: SLF001 - the only name it has
         return {"transformers": version, "threads": self._threads, "attention": attention}
 
     def greedy(self, prompt: Sequence[int], count: int) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -13,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from benchmarks.cpu_peers.options import THREADS, Peers
+from benchmarks.cpu_peers.options import THREADS, Peers, environment
 from benchmarks.subjects import REPOSITORY
 from milepost.errors import ConfigError
 
@@ -26,16 +27,15 @@ class Worker:
     Args:
         name: of the engine, in results.
         command: what starts it.
-        environment: variables beside this process's own.
     """
 
-    def __init__(self, name: str, command: Sequence[object], environment: dict[str, str]) -> None:
+    def __init__(self, name: str, command: Sequence[object]) -> None:
         self.name = name
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
         self._process = subprocess.Popen(
             [str(part) for part in command],
             cwd=REPOSITORY,
-            env=os.environ | {"PYTHONPATH": str(REPOSITORY)} | environment,
+            env=environment(),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
@@ -59,10 +59,8 @@ class Worker:
         """
         if self._process.poll() is None:
             os.kill(self._process.pid, signal.SIGCONT)
-        try:
+        with contextlib.suppress(BrokenPipeError):  # it died: reading says so
             print(json.dumps({"call": name, **arguments}), file=self._process.stdin, flush=True)
-        except BrokenPipeError:
-            pass  # it died: reading says so
         return self._answer()
 
     def end(self) -> None:
@@ -88,16 +86,16 @@ def milepost(folder: Path, **options: object) -> Worker:
     fields = {"memory": "1GiB", "prefix_cache": False, "threads": THREADS, **options}
     module = "benchmarks.cpu_peers.milepost_worker"
     command = [sys.executable, "-m", module, folder, json.dumps(fields)]
-    return Worker("Milepost", command, {})
+    return Worker("Milepost", command)
 
 
 def llama_cpp(gguf: Path, peers: Peers, *, ubatch: int = 512) -> Worker:
     """llama.cpp on a file; 512 is its default micro-batch."""
     command = [peers.python, "-m", "benchmarks.cpu_peers.llama_cpp_worker", gguf, THREADS, ubatch]
-    return Worker("llama.cpp", command, {})
+    return Worker("llama.cpp", command)
 
 
 def transformers(folder: Path, peers: Peers) -> Worker:
-    """transformers on a checkpoint, in float32."""
+    """Hugging Face's transformers on a checkpoint, in float32."""
     command = [peers.python, "-m", "benchmarks.cpu_peers.transformers_worker", folder, THREADS]
-    return Worker("transformers", command, {})
+    return Worker("transformers", command)
