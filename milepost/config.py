@@ -25,6 +25,7 @@ __all__ = [
     "KERNELS",
     "LAYOUTS",
     "MEMORY_SHARE",
+    "WEIGHTS",
     "EngineConfig",
     "ResolvedCache",
     "ResolvedConfig",
@@ -32,7 +33,8 @@ __all__ = [
 
 DTYPE_ITEMSIZE = {"bfloat16": 2, "float32": 4, "float64": 8}
 DTYPES = ("auto", *DTYPE_ITEMSIZE)
-KERNELS = ("cpu", "reference")
+KERNELS = ("auto", "cpu", "reference")
+WEIGHTS = ("auto", "float32", "bfloat16", "int8", "mxfp4")
 LAYOUTS = ("paged", "aligned")
 
 # With no memory given, the arena may take this share of what is available once the weights are
@@ -52,9 +54,13 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         model: the checkpoint's folder.
-        dtype: of weights and activations; "auto" is float32 on CPU (bf16 products crawl on a CPU
-            without bf16 instructions).
+        dtype: of activations and convolution windows; "auto" is float32. Compiled kernels compute in
+            float32 whatever this says: with "bfloat16" they store windows (and KV) in that.
         kv_dtype: of the cached KV; "auto" is `dtype`.
+        weights: how weight matrices are stored. "auto" keeps them as the checkpoint has them: bfloat16
+            stays that, other floats become float32 (float64 in a float64 model). "int8" rounds them to
+            8 bits with a scale an output; "mxfp4" packs experts to 4 bits and keeps the rest in bfloat16.
+            Experts that come packed stay packed.
         memory: bytes of the arena (KV and states, not weights) as a number or such as "2GiB"; None
             takes `MEMORY_SHARE` of the available memory, and no more than the sequences can use,
             twice that with a prefix cache.
@@ -66,7 +72,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         max_model_len: tokens of one sequence, prompt and output together; None is the model's own
             limit or what the arena holds, whichever is less.
         seed: from which requests without a seed of their own get theirs; None draws fresh ones.
-        kernels: backend of the kernels; "reference" is slow and written to be read.
+        kernels: backend of the kernels; "cpu" is compiled and computes in float32, "reference" is slow and
+            written to be read. "auto" is "cpu" where it is built and float64 isn't asked for.
         threads: CPU threads of the kernels; None is all usable cores.
         served_model_name: the name the server answers to; None is the folder's name.
         check_states: also check every step that the recurrent states are finite (slow; for debugging).
@@ -89,6 +96,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     dtype: str = "auto"
     kv_dtype: str = "auto"
+    weights: str = "auto"
     memory: int | str | None = None
     layout: str = "paged"
     block_size: int = 64
@@ -96,7 +104,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_num_batched_tokens: int = 2048
     max_model_len: int | None = None
     seed: int | None = None
-    kernels: str = "cpu"
+    kernels: str = "auto"
     threads: int | None = None
     served_model_name: str | None = None
     check_states: bool = False
@@ -113,7 +121,13 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         _text("model", self.model)
         _choice("dtype", self.dtype, DTYPES)
         _choice("kv_dtype", self.kv_dtype, DTYPES)
+        _choice("weights", self.weights, WEIGHTS)
         _choice("kernels", self.kernels, KERNELS)
+        if self.kernels == "cpu" and self.wants_float64:
+            raise ConfigError(
+                "kernels cpu compute in float32, so dtype and kv_dtype must be bfloat16 or float32. "
+                f"Given: {self.dtype!r} and {self.kv_dtype!r}. Choose kernels reference for float64."
+            )
         if self.layout == "lcm":
             raise ConfigError(
                 "layout lcm is one that only the simulator and the planner know: no kernel reads it. "
@@ -184,13 +198,18 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def resolved_dtype(self) -> str:
-        """Dtype of weights, activations and convolution windows."""
+        """Dtype of activations and convolution windows."""
         return "float32" if self.dtype == "auto" else self.dtype
 
     @property
     def resolved_kv_dtype(self) -> str:
         """Dtype of the cached KV."""
         return self.resolved_dtype if self.kv_dtype == "auto" else self.kv_dtype
+
+    @property
+    def wants_float64(self) -> bool:
+        """Whether anything is to be in float64, which only the reference kernels know."""
+        return "float64" in (self.dtype, self.kv_dtype)
 
     @property
     def resolved_recurrent_dtype(self) -> str:
@@ -252,6 +271,7 @@ class ResolvedConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The engine's numbers; see `EngineConfig` for their meaning. Built by `milepost.memory.sizing.resolve`.
 
     Attributes:
+        weights: the format of weight matrices; "auto" here means each as the checkpoint stores it.
         num_pages: pages of the arena, the dummy page counted.
         memory_bytes: bytes of the arena, ``num_pages * page_bytes``.
         notes: what the user should know of these numbers at start, a sentence or two each.
@@ -261,6 +281,7 @@ class ResolvedConfig(msgspec.Struct, frozen=True, kw_only=True):
     dtype: str
     kv_dtype: str
     recurrent_dtype: str
+    weights: str
     num_pages: int
     memory_bytes: int
     max_model_len: int

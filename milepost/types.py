@@ -288,8 +288,9 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     """The part of one request that a step computes.
 
     ``token_ids`` are the tokens at positions ``start .. start + len(token_ids) - 1``; KV and state
-    already hold exactly ``start`` tokens. The tables are live references that only grow while a
-    step runs: an executor reads them during `run` and keeps nothing.
+    already hold exactly ``start`` tokens. The tables are live references: an executor reads them during
+    `run`. A table belongs to one life of one request and only ever grows, so the same object in a later
+    step names the same pages as far as it went; another life brings other objects.
 
     Attributes:
         request_id: whose tokens these are.

@@ -24,7 +24,6 @@ from milepost.error_text import printable
 from milepost.errors import ConfigError
 from milepost.machine import processor_name
 from milepost.memory.named_layout import named_layout
-from milepost.memory.sizing import resolve
 from milepost.sim.cost.calibration import (
     TRUSTED_ERROR,
     Calibration,
@@ -76,17 +75,14 @@ def calibrate(
     and a time for each token, row, pair and so on is fitted to them. 'milepost simulate' takes the file as
     --hardware, for the same model.
     """
-    from milepost.llm.loading import load_runner  # loads torch, which takes seconds
+    from milepost.llm.loading import load_runner, resolve_engine  # loads torch, which takes seconds
     from milepost.llm.step_timing import StepTimer, plan_steps
-    from milepost.models.loader import weight_bytes
-    from milepost.runtime.dtypes import torch_dtype
 
     _check_writable(out)
     config = take_engine_config(model, options)
     spec = read_model_spec(model)
     layout = named_layout(config.layout, spec, **config.layout_options())
-    size = weight_bytes(spec, torch_dtype(config.resolved_dtype))
-    resolved = resolve(config, spec, layout, weight_bytes=size)
+    resolved = resolve_engine(config, spec, layout)
     planned = plan_steps(resolved, layout)
     with progress_bar("Loading weights") as progress:
         runner = load_runner(model, layout, resolved, progress=progress)
@@ -163,6 +159,7 @@ def _engine(config: EngineConfig, resolved: ResolvedConfig) -> dict[str, str | i
     return {
         "dtype": resolved.dtype,
         "kv_dtype": resolved.kv_dtype,
+        "weights": resolved.weights,
         "layout": config.layout,
         "block_size": config.block_size,
         "kernels": resolved.kernels,

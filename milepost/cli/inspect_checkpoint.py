@@ -136,8 +136,8 @@ def _checkpoint_figures(summary: CheckpointSummary) -> dict[str, str]:
         "parameters": f"{parameters.total:,}",
         "activated a token": f"{parameters.activated:,}",
     }
-    for dtype, size in summary.memory_by_dtype.items():
-        figures[f"loaded as {dtype}"] = format_bytes(size)
+    for weights, size in summary.memory_by_weights.items():
+        figures[f"in memory, --weights {weights}"] = format_bytes(size)
     if not summary.num_shards:
         return figures | {"tensors": f"{parameters.num_tensors:,} by config.json; no shard here"}
     figures["tensors"] = f"{parameters.num_tensors:,} in {summary.num_shards} shards"
@@ -230,7 +230,7 @@ def _as_data(
         "num_shards": summary.num_shards,
         "bytes": summary.num_bytes,
         "bytes_by_dtype": summary.bytes_by_dtype,
-        "bytes_loaded": summary.memory_by_dtype,
+        "bytes_loaded": summary.memory_by_weights,
         "skipped_tensors": summary.skipped_tensors,
         "skipped_bytes": summary.skipped_bytes,
         "pages": pages,

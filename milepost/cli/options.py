@@ -17,7 +17,7 @@ import msgspec
 from milepost.cli.option_groups import with_options
 from milepost.cli.shipped_model import SHIPPED_MODEL_NAME, shipped_model
 from milepost.cli.terminal import print_notes, progress_bar
-from milepost.config import DTYPES, KERNELS, LAYOUTS, MEMORY_SHARE, EngineConfig
+from milepost.config import DTYPES, KERNELS, LAYOUTS, MEMORY_SHARE, WEIGHTS, EngineConfig
 from milepost.types import SamplingParams
 
 if TYPE_CHECKING:
@@ -63,9 +63,18 @@ _ENGINE_OPTIONS = {
         f"[default: {MEMORY_SHARE:.0%} of the memory available, less if --max-num-seqs can't use it]",
     ),
     "dtype": click.option(
-        "--dtype", metavar="|".join(DTYPES), help="Weights and activations; auto is float32 on CPUs."
+        "--dtype",
+        metavar="|".join(DTYPES),
+        help="Activations and convolution windows; auto is float32. Compiled kernels compute in that always.",
     ),
     "kv_dtype": click.option("--kv-dtype", metavar="|".join(DTYPES), help="Cached KV; auto is --dtype."),
+    "weights": click.option(
+        "--weights",
+        metavar="|".join(WEIGHTS),
+        help=_or_default(
+            "How weight matrices are stored; auto is as in the checkpoint, mxfp4 is for experts.", "weights"
+        ),
+    ),
     "layout": click.option(
         "--layout",
         metavar="|".join(LAYOUTS),
@@ -99,7 +108,10 @@ _ENGINE_OPTIONS = {
     "kernels": click.option(
         "--kernels",
         metavar="|".join(KERNELS),
-        help=_or_default("Backend; reference is slow and written to be read.", "kernels"),
+        help=_or_default(
+            "cpu is compiled, reference is slow and written to be read; auto is cpu where it is built.",
+            "kernels",
+        ),
     ),
     "prefix_cache": click.option(
         "--prefix-cache/--no-prefix-cache",
@@ -157,6 +169,7 @@ _RUNNER_OPTIONS = (
     "memory",
     "dtype",
     "kv_dtype",
+    "weights",
     "layout",
     "block_size",
     "max_model_len",

@@ -104,7 +104,7 @@ def _services(loaded: LoadedEngine, engine: AsyncEngine, metrics: Metrics) -> Se
         encoding=loaded.encoding,
         model_name=config.served_model_name,
         created=int(time.time()),
-        system_fingerprint=f"milepost-{__version__}-{config.dtype}-{config.kernels}",
+        system_fingerprint=f"milepost-{__version__}-{config.dtype}-{config.weights}-{config.kernels}",
     )
 
 

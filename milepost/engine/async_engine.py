@@ -3,13 +3,13 @@
 The thread owns the engine. Clients never touch it: they put commands (start, abort) on a list that
 the thread empties before each step, and read outputs from a mailbox of their own. So no client
 waits for a step, and no step waits for a client; outputs that a slow client has not taken yet
-merge into one.
+merge into one. Their text is made where they are read, while the next step computes, unless stop
+strings must be found in it before that step.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import threading
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
@@ -20,78 +20,21 @@ from typing import Any, TypeVar
 import msgspec
 
 from milepost.engine.engine import Engine, failure_sentence
+from milepost.engine.output_stream import OutputStream
 from milepost.engine.reports import EngineStats
+from milepost.engine.waker import Waker
 from milepost.errors import EngineStoppedError, MilepostError, RequestError
 from milepost.prefix.reports import Explanation
 from milepost.scheduler.limits import Limits
-from milepost.types import FinishReason, Request, RequestOutput, Usage
+from milepost.types import FinishReason, Request, RequestOutput
 
-__all__ = ["AsyncEngine", "OutputStream"]
+__all__ = ["AsyncEngine"]
 
 logger = logging.getLogger(__name__)
 
 _TRANSFER_SECONDS = 0.01  # how often an idle engine looks after transfers between tiers
 
 T = TypeVar("T")
-
-
-class OutputStream:
-    """Outputs of one request, for one consumer on one event loop.
-
-    Iterate over it to the end, or `close` it: that aborts the request and never waits. Built by
-    `AsyncEngine.submit`.
-    """
-
-    def __init__(
-        self, request: Request, loop: asyncio.AbstractEventLoop, on_close: Callable[[OutputStream], None]
-    ) -> None:
-        self.request_id = request.request_id
-        self.loop = loop
-        self._on_close = on_close
-        self._num_prompt_tokens = len(request.prompt_token_ids)
-        self._lock = threading.Lock()
-        self._mail: list[RequestOutput] = []
-        self._arrived = asyncio.Event()
-        self._ended = False
-
-    def __aiter__(self) -> OutputStream:
-        return self
-
-    async def __anext__(self) -> RequestOutput:
-        """Everything new since the last call, merged; waits until there is something."""
-        if self._ended:
-            raise StopAsyncIteration
-        while True:
-            await self._arrived.wait()
-            # Cleared before the mail is taken: mail that comes in between sets it again or is taken now.
-            self._arrived.clear()
-            with self._lock:
-                mail, self._mail = self._mail, []
-            if mail:
-                output = _merged(mail)
-                self._ended = output.finished
-                return output
-
-    def close(self) -> None:
-        """Abort the request unless it has ended. Call it on the stream's own event loop."""
-        if not self._ended:
-            self._ended = True
-            self._on_close(self)
-
-    def put(self, output: RequestOutput) -> bool:
-        """Called by the engine's thread; True when the consumer must be woken (`wake`, on its loop)."""
-        with self._lock:
-            self._mail.append(output)
-            return len(self._mail) == 1
-
-    def wake(self) -> None:
-        """Let the consumer look into its mail; runs on the stream's loop."""
-        self._arrived.set()
-
-    def stillborn(self, reason: FinishReason, error: str | None) -> RequestOutput:
-        """The last output of a request that never got into the engine."""
-        usage = Usage(prompt_tokens=self._num_prompt_tokens, output_tokens=0)
-        return RequestOutput(request_id=self.request_id, finish_reason=reason, error=error, usage=usage)
 
 
 class AsyncEngine:
@@ -119,6 +62,7 @@ class AsyncEngine:
         self._stopping = False
         self._stopped = False
         self._stats = engine.stats()
+        self._waker = Waker()
         self._thread = threading.Thread(target=self._run, name="milepost-engine", daemon=True)
         self._thread.start()
 
@@ -146,7 +90,8 @@ class AsyncEngine:
         self.limits.validate(request)
         if not request.arrival_time:
             request = msgspec.structs.replace(request, arrival_time=self._engine.clock())
-        stream = OutputStream(request, asyncio.get_running_loop(), self._on_close)
+        detokenizer = None if request.sampling.stop else self._engine.detokenizer(request)
+        stream = OutputStream(request, asyncio.get_running_loop(), self._on_close, detokenizer)
         with self._changed:
             refusal = self._refusal or self.failure
             if refusal is not None:
@@ -279,7 +224,7 @@ class AsyncEngine:
 
     def _start(self, stream: OutputStream, request: Request) -> None:
         try:
-            self._engine.submit(request)
+            self._engine.submit(request, with_text=bool(request.sampling.stop))
         except MilepostError as error:
             # It was validated, so the engine has failed since.
             self._end(stream, stream.stillborn(FinishReason.ERROR, str(error)))
@@ -312,7 +257,7 @@ class AsyncEngine:
         """Deliver a last output outside a step."""
         self._forget(stream)
         if stream.put(output):
-            self._wake([stream])
+            self._waker.wake([stream])
 
     def _forget(self, stream: OutputStream) -> None:
         with self._changed:
@@ -321,7 +266,7 @@ class AsyncEngine:
                     del streams[stream.request_id]
 
     def _deliver(self, outputs: Iterable[RequestOutput]) -> None:
-        sleeping: dict[asyncio.AbstractEventLoop, list[OutputStream]] = {}
+        sleeping: list[OutputStream] = []
         for output in outputs:
             stream = self._live[output.request_id]
             if output.finished:
@@ -330,15 +275,8 @@ class AsyncEngine:
                 self._disconnect(stream)
                 continue
             if stream.put(output):
-                sleeping.setdefault(stream.loop, []).append(stream)
-        for streams in sleeping.values():
-            self._wake(streams)
-
-    def _wake(self, streams: list[OutputStream]) -> None:
-        """Wake consumers of one loop with one call."""
-        # A loop that has just been closed raises; the next delivery sees that it is closed.
-        with contextlib.suppress(RuntimeError):
-            streams[0].loop.call_soon_threadsafe(_wake_all, streams)
+                sleeping.append(stream)
+        self._waker.wake(sleeping)
 
     def _disconnect(self, stream: OutputStream) -> None:
         """End a request whose event loop is gone, so that nobody can ever read it."""
@@ -363,6 +301,7 @@ class AsyncEngine:
             logger.exception("The engine could not be closed cleanly")
         self._end_all(reason, error)
         self._leave_unanswered(error)
+        self._waker.stop()
         self._stats = self._engine.stats()
         with self._changed:
             self._busy = False
@@ -381,21 +320,3 @@ class AsyncEngine:
             streams = {id(stream): stream for stream in [*self._live.values(), *self._open.values()]}
         for stream in streams.values():
             self._end(stream, stream.stillborn(reason, error))
-
-
-def _wake_all(streams: list[OutputStream]) -> None:
-    for stream in streams:
-        stream.wake()
-
-
-def _merged(outputs: list[RequestOutput]) -> RequestOutput:
-    """One output that says what all of them say, in order."""
-    last = outputs[-1]
-    if len(outputs) == 1:
-        return last
-    return msgspec.structs.replace(
-        last,
-        text="".join(output.text for output in outputs),
-        token_ids=tuple(token for output in outputs for token in output.token_ids),
-        logprobs=tuple(logprob for output in outputs for logprob in output.logprobs),
-    )

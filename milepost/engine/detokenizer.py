@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Protocol
+
+from milepost.types import FinishReason
 
 __all__ = ["Detokenizer", "StopMatcher", "TokenDecoder"]
 
@@ -13,7 +15,7 @@ class TokenDecoder(Protocol):
     """All that turning tokens into text needs of a tokenizer."""
 
     def token_bytes(self, token_id: int) -> bytes:
-        """Bytes that the token stands for; never raises.
+        """Bytes that the token stands for; never raises, and safe from any thread.
 
         Empty for a special token that text must not show, and for an id that the tokenizer does not
         know: a model's vocabulary may be larger.
@@ -90,6 +92,15 @@ class Detokenizer:
         self._decoder = decoder
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
         self._matcher = StopMatcher(stops)
+
+    def take(self, token_ids: Sequence[int], reason: FinishReason | None) -> tuple[str, str | None]:
+        """Take one output's tokens, the last ones if there is a finish reason; returns what `push` does."""
+        # A stop token ends the reply and is no part of its text.
+        text, stop = self.push(token_ids[:-1] if reason is FinishReason.STOP else token_ids)
+        if stop is None and reason is not None:
+            rest, stop = self.flush()
+            text += rest
+        return text, stop
 
     def push(self, token_ids: Iterable[int]) -> tuple[str, str | None]:
         """Take tokens; returns the text to show now and the stop string that they complete, if any."""

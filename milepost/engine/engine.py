@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from milepost.engine.detokenizer import Detokenizer, TokenDecoder
 from milepost.engine.executor import Executor
 from milepost.engine.reports import EngineObserver, EngineStats
-from milepost.errors import EngineStoppedError
+from milepost.errors import EngineStoppedError, InvariantError
 from milepost.prefix.reports import Explanation
 from milepost.scheduler.limits import Limits
 from milepost.scheduler.reports import TokenUpdate
@@ -29,9 +29,9 @@ class _Live:
 
     __slots__ = ("arrived", "detokenizer", "last_token", "request_id", "usage")
 
-    def __init__(self, request: Request, decoder: TokenDecoder, arrived: float) -> None:
+    def __init__(self, request: Request, detokenizer: Detokenizer | None, arrived: float) -> None:
         self.request_id = request.request_id
-        self.detokenizer = Detokenizer(decoder, request.sampling.stop)
+        self.detokenizer = detokenizer  # None: whoever reads the outputs makes their text
         self.arrived = arrived
         self.last_token: float | None = None
         self.usage = Usage(prompt_tokens=len(request.prompt_token_ids), output_tokens=0)
@@ -101,8 +101,17 @@ class Engine:
         """The engine's clock, in seconds."""
         return self._clock
 
-    def submit(self, request: Request) -> None:
+    def detokenizer(self, request: Request) -> Detokenizer:
+        """A fresh one for the outputs of `request`; safe to ask from any thread."""
+        return Detokenizer(self._decoder, request.sampling.stop)
+
+    def submit(self, request: Request, *, with_text: bool = True) -> None:
         """Accept a request.
+
+        Args:
+            request: what is asked.
+            with_text: False leaves it to the reader to make the outputs' text, away from the step loop.
+                Stop strings are found in text, so a request that has any must have it made here.
 
         Raises:
             RequestError: it can't be served, or its id is alive already.
@@ -112,7 +121,10 @@ class Engine:
             raise EngineStoppedError("The engine is closed and takes no new requests. Start another one.")
         if self._failure is not None:
             raise EngineStoppedError(f"{self._failure} It takes no new requests. Start it again.")
-        live = _Live(request, self._decoder, request.arrival_time or self._clock())
+        if not with_text and request.sampling.stop:
+            raise InvariantError(f"Request {request.request_id!r} has stop strings and is to have no text.")
+        detokenizer = self.detokenizer(request) if with_text else None
+        live = _Live(request, detokenizer, request.arrival_time or self._clock())
         self._scheduler.add(request)
         self._live[request.request_id] = live
         self._prompt_tokens += len(request.prompt_token_ids)
@@ -228,12 +240,7 @@ class Engine:
         live.usage = update.usage
         self._observe_tokens(live, len(update.token_ids), now)
         reason, stop_reason = update.finish_reason, update.stop_reason
-        # A stop token ends the reply and is no part of its text.
-        shown = update.token_ids[:-1] if reason is FinishReason.STOP else update.token_ids
-        text, stop = live.detokenizer.push(shown)
-        if stop is None and reason is not None:
-            rest, stop = live.detokenizer.flush()
-            text += rest
+        text, stop = _text_of(live, update)
         if stop is not None and reason not in (FinishReason.ABORT, FinishReason.ERROR):
             if reason is None:
                 self._scheduler.finish(update.request_id, FinishReason.STOP)
@@ -304,6 +311,13 @@ class Engine:
         return TokenUpdate(
             request_id=live.request_id, finish_reason=FinishReason.ERROR, error=failure, usage=live.usage
         )
+
+
+def _text_of(live: _Live, update: TokenUpdate) -> tuple[str, str | None]:
+    """What an update adds to a request's text, and the stop string that this completes, if any."""
+    if live.detokenizer is None:
+        return "", None
+    return live.detokenizer.take(update.token_ids, update.finish_reason)
 
 
 def failure_sentence(what: str, error: BaseException) -> str:

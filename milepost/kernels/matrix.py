@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Protocol
 
 import torch
@@ -17,7 +18,17 @@ from torch import Tensor
 from milepost.errors import InvariantError
 from milepost.kernels import mxfp4
 
-__all__ = ["DenseMatrix", "Int8Matrix", "Matrix", "Mxfp4Matrix"]
+__all__ = ["DenseMatrix", "Int8Matrix", "MakeWriter", "Matrix", "MatrixFormat", "MatrixWriter", "Mxfp4Matrix"]
+
+
+class MatrixFormat(StrEnum):
+    """How a matrix's numbers are stored."""
+
+    FLOAT64 = "float64"
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+    INT8 = "int8"
+    MXFP4 = "mxfp4"
 
 
 class Matrix(Protocol):
@@ -35,6 +46,43 @@ class Matrix(Protocol):
 
     def dense(self, dtype: torch.dtype, item: int = 0) -> Tensor:
         """One matrix as floating-point numbers, [out, in]."""
+        ...
+
+
+class MatrixWriter(Protocol):
+    """A matrix in the making: rows are written some at a time, in any order, each once.
+
+    On the ``meta`` device nothing is written, and `finish` says what the matrix would take.
+    """
+
+    def write(self, item: int, first: int, rows: Tensor) -> bool:
+        """Store rows [rows, in] of any float dtype as outputs ``first ..`` of one matrix of the batch.
+
+        Returns:
+            whether the format can hold them: NaN and infinities have no place in int8 and MXFP4.
+        """
+        ...
+
+    def write_codes(self, item: int, first: int, rows: Tensor) -> None:
+        """Store packed rows of MXFP4, [rows, in / 2] uint8; the format must be that."""
+        ...
+
+    def write_scales(self, item: int, first: int, rows: Tensor) -> None:
+        """Store the scales of rows of MXFP4, [rows, in / 32] uint8."""
+        ...
+
+    def finish(self) -> Matrix:
+        """The matrix, once all of its rows are written."""
+        ...
+
+
+class MakeWriter(Protocol):
+    """Starts a matrix."""
+
+    def __call__(
+        self, form: MatrixFormat, shape: tuple[int, int, int], device: torch.device, /
+    ) -> MatrixWriter:
+        """Take the memory of a matrix of `shape`, (batch, out, in); of MXFP4 in must be a multiple of 32."""
         ...
 
 

@@ -155,7 +155,8 @@ def _fingerprint(config: ResolvedConfig, folder: Path, secret: bytes | None) -> 
     than the cache ever saves. A copied checkpoint starts with an empty cache.
     """
     digest = hashlib.blake2b(digest_size=32, key=secret or b"")
-    numbers = (__version__, config.dtype, config.kv_dtype, config.recurrent_dtype, config.kernels)
+    dtypes = (config.dtype, config.kv_dtype, config.recurrent_dtype, config.weights)
+    numbers = (__version__, *dtypes, config.kernels)
     digest.update(msgspec.json.encode(numbers))
     digest.update((folder / "config.json").read_bytes())
     for shard in sorted(folder.glob("*.safetensors")):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,20 +17,23 @@ from milepost.config import EngineConfig, ResolvedConfig
 from milepost.config_json import read_model_spec
 from milepost.engine.engine import Engine
 from milepost.engine.reports import EngineObserver
+from milepost.kernels.native import available, set_num_threads, why_not_available
 from milepost.kernels.ops import load_ops
 from milepost.llm.cache_tiers import open_cache
 from milepost.memory.layout import TiledLayout
 from milepost.memory.named_layout import named_layout
 from milepost.memory.pool import PagePool
 from milepost.memory.sizing import resolve
+from milepost.model_spec import ModelSpec
 from milepost.models.loader import load_model, weight_bytes
+from milepost.models.shards import Checkpoint
 from milepost.models.weights import Progress
-from milepost.runtime.dtypes import torch_dtype
+from milepost.runtime.dtypes import torch_dtype, weight_format
 from milepost.runtime.model_runner import ModelRunner
 from milepost.scheduler.config import SchedulerConfig
 from milepost.scheduler.scheduler import Scheduler
 
-__all__ = ["LoadedEngine", "load_engine", "load_runner"]
+__all__ = ["LoadedEngine", "load_engine", "load_runner", "resolve_engine"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,8 +77,7 @@ def load_engine(
     tokenizer = load_tokenizer(folder, model_vocab_size=spec.vocab_size)
     encoding = chat_encoding(spec.family.value, tokenizer)
     layout = named_layout(config.layout, spec, **config.layout_options())
-    dtype = torch_dtype(config.resolved_dtype)
-    resolved = resolve(config, spec, layout, weight_bytes=weight_bytes(spec, dtype))
+    resolved = resolve_engine(config, spec, layout)
     pool = PagePool(resolved.num_pages)
     tiers = open_cache(resolved, folder, layout, pool)
     resolved = msgspec.structs.replace(resolved, notes=resolved.notes + tiers.notes)
@@ -99,10 +102,51 @@ def load_engine(
     return LoadedEngine(engine=engine, tokenizer=tokenizer, encoding=encoding, layout=layout, config=resolved)
 
 
+def resolve_engine(config: EngineConfig, spec: ModelSpec, layout: TiledLayout) -> ResolvedConfig:
+    """Choose the kernels, read off the headers what the weights will take, and resolve the rest.
+
+    Args:
+        config: what the user asked for.
+        spec: of the model that it names.
+        layout: built with the config's `layout_options`.
+
+    Raises:
+        CheckpointError: the checkpoint can't be opened.
+        ConfigError: the options don't fit the model or the machine.
+    """
+    kernels, notes = _kernels(config)
+    config = msgspec.structs.replace(config, kernels=kernels)
+    with closing(Checkpoint(Path(config.model))) as checkpoint:
+        size = weight_bytes(
+            spec,
+            dtype=torch_dtype(config.resolved_dtype),
+            ops=load_ops(kernels),
+            weights=weight_format(config.weights),
+            checkpoint=checkpoint,
+        )
+    resolved = resolve(config, spec, layout, weight_bytes=size)
+    return msgspec.structs.replace(resolved, notes=notes + resolved.notes)
+
+
+def _kernels(config: EngineConfig) -> tuple[str, tuple[str, ...]]:
+    """The kernels that run, and what the user should know of the choice."""
+    if config.kernels != "auto":
+        return config.kernels, ()
+    if config.wants_float64:
+        return "reference", ("The reference kernels run, slowly: the compiled ones do not know float64.",)
+    if not available():
+        note = (
+            f"The reference kernels run, slowly: {why_not_available()} Install a C++20 compiler, such as "
+            "g++, then run pip install again."
+        )
+        return "reference", (note,)
+    return "cpu", ()
+
+
 def load_runner(
     folder: Path, layout: TiledLayout, config: ResolvedConfig, *, progress: Progress | None = None
 ) -> ModelRunner:
-    """Load a checkpoint's weights into an executor of steps, with its kernels compiled.
+    """Load a checkpoint's weights into an executor of steps.
 
     Args:
         folder: the checkpoint.
@@ -114,9 +158,19 @@ def load_runner(
         CheckpointError: the checkpoint can't be used.
         ConfigError: the system refuses to map the arena.
     """
-    torch.set_num_threads(config.threads)
     ops = load_ops(config.kernels)
-    model = load_model(folder, dtype=torch_dtype(config.dtype), ops=ops, progress=progress)
+    if config.kernels == "cpu":
+        set_num_threads(config.threads)
+    else:
+        torch.set_num_threads(config.threads)
+    model = load_model(
+        folder,
+        dtype=torch_dtype(config.dtype),
+        ops=ops,
+        weights=weight_format(config.weights),
+        progress=progress,
+    )
     runner = ModelRunner.from_config(model, layout, config)
-    runner.warm_up()
+    if config.kernels == "cpu":  # the others have nothing to compile, and a full step takes them long
+        runner.warm_up()
     return runner

@@ -170,7 +170,7 @@ class PagePool:
         self._free[:0] = range(first + added - 1, first - 1, -1)
         self._counts[PageState.FREE] += added
 
-    def begin_step(self, lease: Lease, first_written: Iterable[int]) -> None:
+    def begin_step(self, lease: Lease, first_written: Sequence[int]) -> None:
         """A step that may write the lease's pages is about to run.
 
         Args:
@@ -180,14 +180,16 @@ class PagePool:
         self._require_open(lease)
         if lease.in_step:
             raise InvariantError(f"{lease!r} is already part of a running step")
-        self._move(self._verified(lease, first_written), PageState.WRITING)
+        if first_written:  # most steps write no new page
+            self._move(self._verified(lease, first_written), PageState.WRITING)
         lease.in_step = True
 
-    def end_step(self, lease: Lease, first_written: Iterable[int]) -> None:
+    def end_step(self, lease: Lease, first_written: Sequence[int]) -> None:
         """The step of `begin_step` has come back: what it wrote is owned."""
         if not lease.in_step:
             raise InvariantError(f"{lease!r} is not part of a running step")
-        self._move(self._verified(lease, first_written), PageState.OWNED)
+        if first_written:
+            self._move(self._verified(lease, first_written), PageState.OWNED)
         lease.in_step = False
 
     def release(self, lease: Lease, pages: Iterable[int], *, tainted: bool = False) -> None:

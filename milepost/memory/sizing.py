@@ -67,6 +67,7 @@ def resolve(
         dtype=config.resolved_dtype,
         kv_dtype=config.resolved_kv_dtype,
         recurrent_dtype=config.resolved_recurrent_dtype,
+        weights=config.weights,
         num_pages=num_pages,
         memory_bytes=num_pages * layout.page_bytes,
         max_model_len=max_model_len,

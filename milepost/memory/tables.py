@@ -120,6 +120,10 @@ class SequencePages:
         """Whether a step that writes these pages is running."""
         return self._lease.in_step
 
+    def holds(self, num_tokens: int) -> bool:
+        """Whether it has all pages that `num_tokens` computed tokens take; True in most decode steps."""
+        return num_tokens <= self._room
+
     def adopt(self, shared: Sequence[int]) -> None:
         """Start with others' whole blocks, which this sequence only reads; comes before the first `grow`."""
         if len(self.block_table) or len(self.state_table):

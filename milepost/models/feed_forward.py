@@ -5,14 +5,17 @@ Kimi K3 technical report, equations 11-13 (LatentMoE); DeepSeek-V3 technical rep
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from milepost.kernels.matrix import Matrix
 from milepost.kernels.ops import Ops
-from milepost.model_spec import Activation, ModelSpec
+from milepost.model_spec import Activation, ModelSpec, MoeSpec
 from milepost.models.weights import WeightReader
 
 __all__ = ["FeedForward", "GatedMlp", "MixtureOfExperts", "build_feed_forward"]
+
+_SHARED = "shared_experts."
 
 
 class GatedMlp:
@@ -49,43 +52,47 @@ class MixtureOfExperts:
         self._norm_eps = spec.norm_eps
         self._ops = ops
         width = moe.latent_dim or hidden
-        self._gate = reader.tensor("gate.weight", moe.num_experts, hidden, dtype=reader.wide)
+        # The router decides by small differences, so its weights are never below float32.
+        self._gate = reader.matrix("gate.weight", moe.num_experts, hidden, dtype=reader.wide)
         self._bias = reader.tensor("gate.e_score_correction_bias", moe.num_experts, dtype=reader.wide)
-        self._latent_down: Matrix | None = None
+        inputs = _inputs(moe)
+        self._input_widths = list(inputs.values())
+        self._inputs = reader.fused(inputs, hidden) if inputs else None
         self._latent_norm: Tensor | None = None
+        self._latent_up: Matrix | None = None
         if moe.latent_dim is not None:
-            self._latent_down = reader.matrix("routed_expert_down_proj.weight", width, hidden)
             if moe.latent_norm:
                 self._latent_norm = reader.tensor("routed_expert_norm.weight", width, dtype=reader.wide)
             self._latent_up = reader.matrix("routed_expert_up_proj.weight", hidden, width)
         self._w1 = _experts(reader, "w1", moe.num_experts, moe.intermediate, width)
         self._w3 = _experts(reader, "w3", moe.num_experts, moe.intermediate, width)
         self._w2 = _experts(reader, "w2", moe.num_experts, width, moe.intermediate)
-        self._shared: GatedMlp | None = None
+        self._shared_down: Matrix | None = None
         if moe.shared_intermediate:
-            shared = reader.scope("shared_experts.")
-            self._shared = GatedMlp(hidden, moe.shared_intermediate, spec.activation, shared, ops)
+            self._shared_down = reader.matrix(f"{_SHARED}down_proj.weight", hidden, moe.shared_intermediate)
 
     def forward(self, x: Tensor) -> Tensor:
         """[tokens, hidden] -> [tokens, hidden]."""
-        moe = self._moe
+        moe, act = self._moe, self._activation
         ids, weights = self._ops.route(
             x, self._gate, self._bias, moe.top_k, moe.renormalize, moe.routed_scaling_factor
         )
-        if self._latent_down is None:
-            out = self._routed(x, ids, weights)
-        else:
-            out = self._routed(self._ops.linear(x, self._latent_down), ids, weights)  # [tokens, latent]
-            if self._latent_norm is not None:
-                out = self._ops.rms_norm(out, self._latent_norm, self._norm_eps)
-            out = self._ops.linear(out, self._latent_up)
-        return out if self._shared is None else out + self._shared.forward(x)
-
-    def _routed(self, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
-        act = self._activation
-        return self._ops.grouped_experts(
-            x, ids, weights, self._w1, self._w3, self._w2, act.name, act.gate_cap, act.up_cap
+        inputs: list[Tensor] = []
+        if self._inputs is not None:
+            inputs = list(torch.split(self._ops.linear(x, self._inputs), self._input_widths, dim=-1))
+        latent = x if self._latent_up is None else inputs.pop(0)
+        out = self._ops.grouped_experts(
+            latent, ids, weights, self._w1, self._w3, self._w2, act.name, act.gate_cap, act.up_cap
         )
+        if self._latent_norm is not None:
+            out = self._ops.rms_norm(out, self._latent_norm, self._norm_eps)
+        if self._latent_up is not None:
+            out = self._ops.linear(out, self._latent_up)
+        if self._shared_down is None:
+            return out
+        gate, up = inputs
+        hidden = self._ops.gated_activation(gate, up, act.name, act.gate_cap, act.up_cap)
+        return self._ops.linear(hidden, self._shared_down, out)
 
 
 FeedForward = GatedMlp | MixtureOfExperts
@@ -99,6 +106,14 @@ def build_feed_forward(spec: ModelSpec, index: int, reader: WeightReader, ops: O
     # Official checkpoints call a dense layer's network mlp; transformers saves it under the mixture's name.
     dense = experts if experts.has("gate_proj.weight") else reader.scope("mlp.")
     return GatedMlp(spec.hidden_size, spec.dense_intermediate, spec.activation, dense, ops)
+
+
+def _inputs(moe: MoeSpec) -> dict[str, int]:
+    """What the full hidden state is projected to besides the router: latent, then the shared gate and up."""
+    parts = {} if moe.latent_dim is None else {"routed_expert_down_proj.weight": moe.latent_dim}
+    if moe.shared_intermediate:
+        parts |= {f"{_SHARED}{name}_proj.weight": moe.shared_intermediate for name in ("gate", "up")}
+    return parts
 
 
 def _experts(reader: WeightReader, name: str, count: int, outputs: int, inputs: int) -> Matrix:

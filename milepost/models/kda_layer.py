@@ -39,7 +39,8 @@ class KdaLayer:
         self._in_proj = reader.fused(parts, hidden)
         self._in_sizes = [3 * channels, dim, heads, gate_rows]
         conv = {f"{name}_conv1d.weight": channels for name in ("q", "k", "v")}
-        self._conv = reader.rows(conv, 1, kda.conv_size, dtype=reader.wide).squeeze(1)  # [3 * channels, taps]
+        taps = reader.rows(conv, 1, kda.conv_size, dtype=reader.wide)  # [3 * channels, 1, taps]
+        self._conv = taps.squeeze(1).T.contiguous()  # [taps, 3 * channels]
         self._f_b = reader.matrix("f_b_proj.weight", channels, dim)
         self._dt_bias = reader.tensor("dt_bias", channels, dtype=reader.wide)
         # K3 stores one value per 128 although it has 96 heads; Kimi-Linear stores [1, 1, heads, 1].
@@ -47,7 +48,6 @@ class KdaLayer:
         self._g_b = None if kda.full_rank_gate else reader.matrix("g_b_proj.weight", channels, dim)
         self._o_norm = reader.tensor("o_norm.weight", dim, dtype=reader.wide)
         self._o_proj = reader.matrix("o_proj.weight", hidden, channels)
-        self._wide = reader.wide
 
     def forward(self, x: Tensor, inputs: StepInputs) -> Tensor:
         """Advance the rows' states over their tokens: [tokens, hidden] -> [tokens, hidden]."""
@@ -57,10 +57,8 @@ class KdaLayer:
         conv_tile = state.conv_tiles[self._kda_index]
         qkv = ops.short_conv(u, self._conv, state, conv_tile, ragged)  # [tokens, 3 * channels]
         q, k, v = (part.view(heads) for part in qkv.chunk(3, dim=-1))  # [tokens, heads, dim]
-        z = ops.linear(f, self._f_b).to(self._wide) + self._dt_bias
-        g = ops.kda_gate(z.view(heads), self._a_log, kda.gate_lower_bound)
-        # A beta below float32 costs measurable accuracy on the real model.
-        beta = b.to(self._wide).sigmoid()  # [tokens, heads]
+        z = ops.linear(f, self._f_b).view(heads)
+        g, beta = ops.kda_gate(z, b, self._dt_bias, self._a_log, kda.gate_lower_bound)
         tile = state.recurrent_tiles[self._kda_index]
         o = ops.kda(q, k, v, g, beta, state, tile, ragged)
         if self._g_b is not None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -10,19 +12,14 @@ import torch
 
 from milepost.config_json import read_model_spec
 from milepost.errors import CheckpointError
+from milepost.kernels.matrix import MatrixFormat
 from milepost.kernels.ops import Ops, load_ops
 from milepost.model_spec import ModelSpec
 from milepost.models.decoder import Model
+from milepost.models.plain_writer import PlainWriter
 from milepost.models.shards import Checkpoint, TensorEntry
-from milepost.models.weights import (
-    PACKED_SUFFIX,
-    CheckpointData,
-    HeaderCheck,
-    Progress,
-    SpecListing,
-    TensorSpec,
-    WeightReader,
-)
+from milepost.models.weight_sources import CheckpointData, HeaderCheck, Sizes, SpecListing, TensorSpec
+from milepost.models.weights import PACKED_SUFFIX, Progress, WeightReader, WeightSource
 
 __all__ = ["SKIPPED", "check_tensors", "expected_tensors", "load_model", "weight_bytes"]
 
@@ -30,29 +27,36 @@ SKIPPED: Final = ("vision_tower.", "mm_projector.")
 """Name prefixes of K3's image input, which Milepost knows and does not run."""
 
 
-def load_model(folder: Path, *, dtype: torch.dtype, ops: Ops, progress: Progress | None = None) -> Model:
+def load_model(
+    folder: Path,
+    *,
+    dtype: torch.dtype,
+    ops: Ops,
+    weights: MatrixFormat | None = None,
+    progress: Progress | None = None,
+) -> Model:
     """Load a checkpoint in Hugging Face layout.
 
-    Peak memory is the model's own weights plus a staging buffer: data is copied and converted a few
-    MB at a time, straight into the final, possibly fused or stacked, tensors. Packed expert weights
-    stay packed.
+    Peak memory is the model's own weights plus a staging buffer: data is read a few MB at a time, and
+    converted, rounded or packed straight into the final, possibly fused or stacked, matrices.
 
     Args:
         folder: config.json with model.safetensors or indexed shards.
-        dtype: of weights and activations; any float dtype.
+        dtype: of activations, any float dtype; kernels that compute in float32 alone take that instead.
         ops: the kernels.
+        weights: the format of weight matrices; None keeps each as it is stored. See `WeightReader`.
         progress: called with (bytes read, bytes to read) every few MB.
 
     Raises:
         CheckpointError: config.json or a shard can't be used, or the tensors are not those that
             config.json describes (all of them in one message), before any data is read.
+        ConfigError: the model's experts can't be stored in the format.
     """
     spec = read_model_spec(folder)
     with closing(Checkpoint(folder)) as checkpoint:
-        used = check_tensors(spec, checkpoint)
-        total = sum(entry.num_bytes for entry in used.values())
-        source = CheckpointData(checkpoint, total, progress)
-        return Model(spec, WeightReader(source, dtype, pack=ops.pack), ops)
+        total = sum(entry.num_bytes for entry in check_tensors(spec, checkpoint).values())
+        reader = _reading(dtype, weights, ops)(CheckpointData(checkpoint, total, progress))
+        return Model(spec, reader, ops)
 
 
 def check_tensors(spec: ModelSpec, checkpoint: Checkpoint) -> dict[str, TensorEntry]:
@@ -80,7 +84,38 @@ def expected_tensors(spec: ModelSpec) -> list[TensorSpec]:
     return source.tensors
 
 
-def weight_bytes(spec: ModelSpec, dtype: torch.dtype) -> int:
-    """Bytes that a model of this spec will take in memory, before anything is loaded."""
-    source = SpecListing(packed=spec.mxfp4_group is not None)
-    return Model(spec, WeightReader(source, dtype), load_ops("reference")).num_bytes
+def weight_bytes(
+    spec: ModelSpec,
+    *,
+    dtype: torch.dtype,
+    ops: Ops,
+    weights: MatrixFormat | None = None,
+    checkpoint: Checkpoint | None = None,
+) -> int:
+    """Bytes that a model of this spec will take in memory, before anything is loaded or checked.
+
+    Args:
+        spec: the model.
+        dtype: as of `load_model`.
+        ops: the kernels, whose order of a matrix may pad it.
+        weights: as of `load_model`.
+        checkpoint: whose headers say how tensors are stored; None takes them for published ones, whose
+            matrices are bfloat16 and whose experts are packed if the spec says so.
+
+    Raises:
+        ConfigError: the model's experts can't be stored in the format.
+    """
+    source = Sizes(checkpoint, packed=spec.mxfp4_group is not None)
+    return Model(spec, _reading(dtype, weights, ops)(source), ops).num_bytes
+
+
+def _reading(
+    dtype: torch.dtype, weights: MatrixFormat | None, ops: Ops
+) -> Callable[[WeightSource], WeightReader]:
+    """What makes a model's weights from a source."""
+    return partial(
+        WeightReader,
+        dtype=ops.activation_dtype(dtype),
+        weights=weights,
+        writer=PlainWriter if ops.writer is None else ops.writer,
+    )

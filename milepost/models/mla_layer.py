@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from milepost.kernels.matrix import DenseMatrix, Matrix
 from milepost.kernels.ops import Ops
 from milepost.model_spec import ModelSpec
 from milepost.models.inputs import StepInputs
@@ -46,8 +47,8 @@ class MlaLayer:
             self._q_b = reader.matrix("q_b_proj.weight", queries, mla.q_lora_rank)
         self._kv_norm = reader.tensor("kv_a_layernorm.weight", mla.kv_lora_rank, dtype=reader.wide)
         kv_rows = mla.nope_head_dim + mla.v_head_dim
-        kv_b = reader.tensor("kv_b_proj.weight", mla.num_heads * kv_rows, mla.kv_lora_rank)
-        self._kv_b = kv_b.view(mla.num_heads, kv_rows, mla.kv_lora_rank)
+        kv_b_shape = (mla.num_heads * kv_rows, mla.kv_lora_rank)
+        self._k_b, self._v_b = reader.derived("kv_b_proj.weight", kv_b_shape, self._split_kv_b)
         self._o_proj = reader.matrix("o_proj.weight", hidden, values)
 
     def forward(self, x: Tensor, inputs: StepInputs) -> Tensor:
@@ -56,11 +57,17 @@ class MlaLayer:
         q, latent, k_pe, gate = torch.split(ops.linear(x, self._in_proj), self._in_sizes, dim=-1)
         if self._q_norm is not None:
             q = ops.linear(ops.rms_norm(q, self._q_norm, eps), self._q_b)
-        rows = torch.cat([ops.rms_norm(latent, self._kv_norm, eps), k_pe], dim=-1)  # [tokens, row_dim]
-        ops.mla_write(rows, inputs.kv, self._mla_index, inputs.ragged)
+        kv, ragged = inputs.kv, inputs.ragged
+        ops.mla_write(latent, k_pe, self._kv_norm, eps, kv, self._mla_index, ragged)
         q = q.view(-1, mla.num_heads, mla.qk_head_dim)
-        out = ops.mla_attention(q, self._kv_b, inputs.kv, self._mla_index, inputs.ragged)
-        out = out.flatten(1)  # [tokens, heads * v]
-        if mla.output_gate:
-            out = out * gate.sigmoid()
+        out = ops.mla_attention(
+            q, self._k_b, self._v_b, gate if mla.output_gate else None, kv, self._mla_index, ragged
+        )
         return ops.linear(out, self._o_proj)
+
+    def _split_kv_b(self, kv_b: Tensor) -> tuple[Matrix, Matrix]:
+        """[heads * (nope + v), lora] to the k_b and v_b of `MlaAttention`."""
+        mla = self._spec.mla
+        per_head = kv_b.view(mla.num_heads, -1, mla.kv_lora_rank)
+        k_nope, v = per_head[:, : mla.nope_head_dim], per_head[:, mla.nope_head_dim :]
+        return DenseMatrix(k_nope.mT), DenseMatrix(v)

@@ -20,55 +20,63 @@ __all__ = ["ResidualRead", "ResidualStream"]
 class ResidualStream:
     """What one forward pass carries from layer to layer.
 
+    Args:
+        ops: the kernels.
+        running: what it starts from, [tokens, hidden]; the stream takes it over.
+        banks: sums banked before.
+
     Attributes:
-        running: the sum since the last bank, [tokens, hidden]; None right after banking.
+        running: the sum since the last bank, [tokens, hidden].
         banks: banked sums, [tokens, hidden] each; empty without Attention Residuals.
     """
 
-    def __init__(self, running: Tensor | None, banks: Sequence[Tensor] = ()) -> None:
+    def __init__(self, ops: Ops, running: Tensor, banks: Sequence[Tensor] = ()) -> None:
+        self._ops = ops
         self.running = running
         self.banks = list(banks)
 
     def add(self, delta: Tensor) -> None:
-        """Add a sub-layer's output; the stream takes it over."""
-        self.running = delta if self.running is None else self.running.add_(delta)
+        """Add a sub-layer's output."""
+        self._ops.add(self.running, delta)
 
-    def bank(self) -> None:
-        """Move the running sum to the banks and start again from nothing."""
-        if self.running is not None:
-            self.banks.append(self.running)
-        self.running = None
+    def start_block(self, delta: Tensor) -> None:
+        """Bank the running sum and go on from a sub-layer's output, which the stream takes over."""
+        self.banks.append(self.running)
+        self.running = delta
 
     def take(self, index: Tensor) -> ResidualStream:
         """The stream of some tokens only."""
-        running = None if self.running is None else self.running[index]
-        return ResidualStream(running, [bank[index] for bank in self.banks])
+        running, *banks = [self._ops.take_rows(x, index) for x in (self.running, *self.banks)]
+        return ResidualStream(self._ops, running, banks)
 
 
 class ResidualRead:
-    """One place that reads the stream.
+    """One place that reads the stream, and the norm that every reader begins with.
 
     Args:
         name: what the site's two tensors start with, such as ``mlp_res``; None for a plain sum.
+        norm: name of the norm's weight.
         hidden: the stream's width.
-        eps: of the norm inside the scores.
-        reader: scoped to whatever holds the site.
+        eps: of the norm, and of the one inside the scores.
+        reader: scoped to whatever holds the site and the norm.
         ops: the kernels.
     """
 
-    def __init__(self, name: str | None, hidden: int, eps: float, reader: WeightReader, ops: Ops) -> None:
+    def __init__(
+        self, name: str | None, norm: str, hidden: int, eps: float, reader: WeightReader, ops: Ops
+    ) -> None:
         self._eps = eps
         self._ops = ops
-        self._norm: Tensor | None = None
+        self._norm = reader.tensor(norm, hidden, dtype=reader.wide)
+        self._site: Tensor | None = None
         if name is not None:
-            self._norm = reader.tensor(f"{name}_norm.weight", hidden, dtype=reader.wide)
-            self._proj = reader.tensor(f"{name}_proj.weight", 1, hidden, dtype=reader.wide)[0]
+            inner = reader.tensor(f"{name}_norm.weight", hidden, dtype=reader.wide)
+            proj = reader.tensor(f"{name}_proj.weight", 1, hidden, dtype=reader.wide)[0]
+            self._site = inner * proj
+            reader.forget(proj)
 
     def forward(self, stream: ResidualStream) -> Tensor:
-        """[tokens, hidden]: the running sum, or its mix with the banks (identity while there are none)."""
-        running = stream.running
-        if running is None:
-            return stream.banks[-1]
-        if self._norm is None or not stream.banks:
-            return running
-        return self._ops.attn_res(running, stream.banks, self._norm, self._proj, self._eps)
+        """[tokens, hidden]: the norm of the running sum, or of its mix with the banks."""
+        if self._site is None or not stream.banks:
+            return self._ops.rms_norm(stream.running, self._norm, self._eps)
+        return self._ops.attn_res(stream.running, stream.banks, self._site, self._norm, self._eps)

@@ -121,19 +121,30 @@ class Checkpoint:
             target: a contiguous tensor of as many elements.
             progress: called with the number of bytes read since its last call.
         """
-        if self._staging.numel() == 0:
-            self._staging = torch.empty(STAGING_BYTES, dtype=torch.uint8)
-        mapped = self._map(entry.shard)
         flat, item = target.view(-1), ITEM_BYTES[entry.dtype]
-        for begin in range(entry.begin, entry.end, STAGING_BYTES):
-            size = min(STAGING_BYTES, entry.end - begin)
-            chunk = self._staging[:size]
-            chunk.numpy()[:] = np.frombuffer(mapped, dtype=np.uint8, count=size, offset=begin)
-            first = (begin - entry.begin) // item
-            flat[first : first + size // item].copy_(chunk.view(DTYPES[entry.dtype]))
-            _give_back(mapped, begin, size)
+        for begin in range(0, entry.num_bytes, STAGING_BYTES):
+            chunk = self.read(entry, begin, min(STAGING_BYTES, entry.num_bytes - begin))
+            first = begin // item
+            flat[first : first + len(chunk)].copy_(chunk)
             if progress is not None:
-                progress(size)
+                progress(chunk.nbytes)
+
+    def read(self, entry: TensorEntry, begin: int, size: int) -> Tensor:
+        """Elements of a tensor as stored, flat; the next `read` overwrites them.
+
+        Args:
+            entry: a tensor of this checkpoint.
+            begin: the first byte within the tensor.
+            size: bytes; grows the staging buffer where it is too small.
+        """
+        if self._staging.numel() < size:
+            self._staging = torch.empty(max(size, STAGING_BYTES), dtype=torch.uint8)
+        chunk = self._staging[:size]
+        if size:  # an empty tensor may lie at the end of a file
+            mapped = self._map(entry.shard)
+            chunk.numpy()[:] = np.frombuffer(mapped, dtype=np.uint8, count=size, offset=entry.begin + begin)
+            _give_back(mapped, entry.begin + begin, size)
+        return chunk.view(DTYPES[entry.dtype])
 
     def close(self) -> None:
         """Unmap all shards."""

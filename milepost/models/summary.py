@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -18,14 +18,26 @@ from typing import Final
 import torch
 
 from milepost.config_json import read_model_spec
+from milepost.errors import ConfigError
+from milepost.kernels.matrix import MatrixFormat
+from milepost.kernels.native import available
+from milepost.kernels.ops import load_ops
 from milepost.model_spec import ModelSpec
 from milepost.models.loader import check_tensors, expected_tensors, weight_bytes
 from milepost.models.shards import Checkpoint, has_weights
-from milepost.models.weights import PACKED_SUFFIX, TensorSpec
+from milepost.models.weight_sources import TensorSpec
+from milepost.models.weights import PACKED_SUFFIX
 
 __all__ = ["PARTS", "CheckpointSummary", "LayerSummary", "ParameterCount", "count_parameters", "summarize"]
 
 SCALE_SUFFIX: Final = ".weight_scale"
+FORMATS: Final = {
+    "auto": None,
+    "float32": MatrixFormat.FLOAT32,
+    "bfloat16": MatrixFormat.BFLOAT16,
+    "int8": MatrixFormat.INT8,
+    "mxfp4": MatrixFormat.MXFP4,
+}
 PARTS: Final = (
     "embedding",
     "KDA",
@@ -71,8 +83,8 @@ class CheckpointSummary:
     """A checkpoint folder; without shards only what its config says, and no bytes.
 
     ``bytes_by_dtype`` (safetensors' names) covers the tensors that the model uses, ``skipped_*``
-    those that it knowingly leaves, such as K3's vision tower. ``memory_by_dtype`` is what the weights
-    take once loaded, packed experts as they are and the rest in a dtype.
+    those that it knowingly leaves, such as K3's vision tower. ``memory_by_weights`` is what the weights
+    take once loaded, by the formats that the option ``weights`` knows and that the experts' sizes allow.
     """
 
     spec: ModelSpec
@@ -81,7 +93,7 @@ class CheckpointSummary:
     bytes_by_dtype: dict[str, int]
     skipped_tensors: int
     skipped_bytes: int
-    memory_by_dtype: dict[str, int]
+    memory_by_weights: dict[str, int]
 
     @property
     def num_bytes(self) -> int:
@@ -97,7 +109,7 @@ def summarize(folder: Path) -> CheckpointSummary:
     """
     spec = read_model_spec(folder)
     if not has_weights(folder):
-        return CheckpointSummary(spec, count_parameters(spec), 0, {}, 0, 0, _memory(spec))
+        return CheckpointSummary(spec, count_parameters(spec), 0, {}, 0, 0, _memory(spec, None))
     with closing(Checkpoint(folder)) as checkpoint:
         used = check_tensors(spec, checkpoint)
         by_dtype: Counter[str] = Counter()
@@ -111,12 +123,19 @@ def summarize(folder: Path) -> CheckpointSummary:
             bytes_by_dtype=dict(by_dtype.most_common()),
             skipped_tensors=len(skipped),
             skipped_bytes=sum(entry.num_bytes for entry in skipped),
-            memory_by_dtype=_memory(spec),
+            memory_by_weights=_memory(spec, checkpoint),
         )
 
 
-def _memory(spec: ModelSpec) -> dict[str, int]:
-    return {name: weight_bytes(spec, getattr(torch, name)) for name in ("float32", "bfloat16")}
+def _memory(spec: ModelSpec, checkpoint: Checkpoint | None) -> dict[str, int]:
+    ops = load_ops("cpu" if available() else "reference")
+    sizes = {}
+    for name, form in FORMATS.items():
+        with suppress(ConfigError):  # experts that can't be packed
+            sizes[name] = weight_bytes(
+                spec, dtype=torch.float32, ops=ops, weights=form, checkpoint=checkpoint
+            )
+    return sizes
 
 
 def count_parameters(spec: ModelSpec) -> ParameterCount:

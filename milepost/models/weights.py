@@ -1,48 +1,51 @@
 """How layers get their weights: they ask a `WeightReader` by name and shape, and never touch a file.
 
-A layer's constructor is the one place that says which tensors it has. Three sources answer it:
+A layer's constructor is the one place that says which tensors it has. Four sources answer it
+(`milepost.models.weight_sources`):
 
 - `SpecListing`: no checkpoint at all; records what a spec promises (for `inspect` and for tests);
+- `Sizes`: a spec, or a checkpoint's headers, asked for nothing but what a model would take;
 - `HeaderCheck`: a checkpoint's headers; notes everything that is missing, misshapen or left over;
 - `CheckpointData`: a checkpoint's data, copied once into the final tensors.
 
-The first two answer with tensors on torch's ``meta`` device, which have shapes and no memory.
+The first three answer with tensors on torch's ``meta`` device, which have shapes and no memory.
+
+Matrices have a format of their own (`milepost.kernels.matrix.MatrixFormat`), which `WeightReader.matrix` and
+its kin choose; everything else (norms, biases, convolutions, decay rates) is never stored below float32.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Final, Protocol
 
 import torch
 from torch import Tensor
 
-from milepost.error_text import listing
-from milepost.errors import CheckpointError
-from milepost.kernels.matrix import DenseMatrix, Matrix, Mxfp4Matrix
+from milepost.errors import CheckpointError, ConfigError
+from milepost.kernels.matrix import MakeWriter, Matrix, MatrixFormat, MatrixWriter
 from milepost.kernels.mxfp4 import GROUP
 from milepost.kernels.precision import compute_dtype
-from milepost.models.shards import Checkpoint, TensorEntry
+from milepost.models.plain_writer import PlainWriter
 
-__all__ = [
-    "CheckpointData",
-    "HeaderCheck",
-    "Progress",
-    "SpecListing",
-    "TensorSpec",
-    "WeightReader",
-    "WeightSource",
-]
+__all__ = ["PACKED_SUFFIX", "Consume", "Progress", "WeightReader", "WeightSource"]
 
 Progress = Callable[[int, int], None]
 """Called while weights load with (bytes read, bytes to read)."""
 
-FLOATS: Final = ("F64", "F32", "F16", "BF16")
+Consume = Callable[[int, Tensor], None]
+"""Called with a matrix's rows, some at a time: (number of the first, [rows, in] as stored)."""
+
 PACKED: Final = "_packed"
 SCALE: Final = "_scale"
 PACKED_SUFFIX: Final = f".weight{PACKED}"
+
+# What is stored in bfloat16 beside matrices of integers: tables, and with MXFP4 all that is no expert.
+_FLOAT_BESIDE: Final = {
+    MatrixFormat.INT8: MatrixFormat.BFLOAT16,
+    MatrixFormat.MXFP4: MatrixFormat.BFLOAT16,
+}
 
 
 class WeightSource(Protocol):
@@ -53,8 +56,17 @@ class WeightSource(Protocol):
         """Where tensors are made."""
         ...
 
+    @property
+    def names_count(self) -> bool:
+        """Whether it matters which tensors are asked for; a batch of many is not gone through otherwise."""
+        ...
+
     def has(self, name: str) -> bool:
         """Whether a tensor of this name exists."""
+        ...
+
+    def stored_dtype(self, name: str) -> torch.dtype:
+        """How a tensor of floating-point numbers is stored."""
         ...
 
     def fill(self, target: Tensor, name: str, shape: tuple[int, ...], *, cut: bool) -> None:
@@ -65,15 +77,24 @@ class WeightSource(Protocol):
         """
         ...
 
+    def feed(self, consume: Consume, name: str, shape: tuple[int, int], *, packed: bool) -> None:
+        """Hand a matrix's rows on, a few MB at a time; what is handed on is overwritten afterwards.
+
+        ``packed`` says that an element is a byte of MXFP4 data. Sources without data hand on nothing.
+        """
+        ...
+
 
 class WeightReader:
     """Makes a layer's tensors, under a name prefix.
 
     Args:
         source: what fills them.
-        dtype: the model's dtype.
+        dtype: of activations. The weights of a float64 model are float64 unless `weights` says otherwise.
         prefix: what the names asked for are appended to.
-        pack: brings a matrix into the order that the kernels read; the matrix as it is when None.
+        weights: the format of matrices; None keeps each as it is stored: bfloat16 stays that, all other
+            floats become float32. Packed experts (MXFP4) stay packed whatever this says.
+        writer: makes matrices in the order that the kernels read.
     """
 
     def __init__(
@@ -81,13 +102,16 @@ class WeightReader:
         source: WeightSource,
         dtype: torch.dtype,
         prefix: str = "",
-        pack: Callable[[Matrix], Matrix] | None = None,
+        *,
+        weights: MatrixFormat | None = None,
+        writer: MakeWriter = PlainWriter,
     ) -> None:
         self.dtype = dtype
         self.wide = compute_dtype(dtype)  # for weights whose maths is never done below float32
         self._source = source
         self._prefix = prefix
-        self._pack = pack
+        self._weights = weights
+        self._writer = writer
         self._made: list[int] = []
 
     @property
@@ -97,7 +121,9 @@ class WeightReader:
 
     def scope(self, prefix: str) -> WeightReader:
         """A reader of the names that start with `prefix`."""
-        scope = WeightReader(self._source, self.dtype, self._prefix + prefix, self._pack)
+        scope = WeightReader(
+            self._source, self.dtype, self._prefix + prefix, weights=self._weights, writer=self._writer
+        )
         scope._made = self._made
         return scope
 
@@ -117,8 +143,17 @@ class WeightReader:
         self._source.fill(target, self._prefix + name, (size,), cut=True)
         return self._count(target)
 
+    def table(self, name: str, rows: int, width: int) -> Tensor:
+        """A matrix of which single rows are read, such as the embedding: [rows, width] in plain order.
+
+        Float32 or bfloat16 as `weights` has it, bfloat16 beside matrices of integers; float64 in a
+        float64 model.
+        """
+        form = self._format([name])
+        return self.tensor(name, rows, width, dtype=getattr(torch, _FLOAT_BESIDE.get(form, form)))
+
     def matrix(self, name: str, out: int, inputs: int, *, dtype: torch.dtype | None = None) -> Matrix:
-        """One weight matrix, as the kernels read it."""
+        """One weight matrix, as the kernels read it; in `dtype` whatever the format, where that is given."""
         return self.fused({name: out}, inputs, dtype=dtype)
 
     def fused(self, parts: Mapping[str, int], inputs: int, *, dtype: torch.dtype | None = None) -> Matrix:
@@ -126,44 +161,101 @@ class WeightReader:
 
         Projections of the same input fused this way are one product.
         """
-        target = self._empty((sum(parts.values()), inputs), dtype)
-        self._fill_rows(target, parts, inputs)
-        return self._packed(DenseMatrix(target))
+        form = self._format(parts) if dtype is None else MatrixFormat(str(dtype).removeprefix("torch."))
+        if form is MatrixFormat.MXFP4:
+            form = _FLOAT_BESIDE[form]  # only experts are stored so
+        writer = self._start(form, (1, sum(parts.values()), inputs))
+        begin = 0
+        for name, count in parts.items():
+            self._write(writer, 0, begin, name, (count, inputs))
+            begin += count
+        return self._finish(writer)
 
     def batch(self, names: Sequence[str], out: int, inputs: int) -> Matrix:
         """Matrices of one shape, such as experts; packed ones (MXFP4) if the checkpoint holds those.
 
         Their presence decides, not config.json's ignore list: that one names fewer modules than are
         left unpacked.
+
+        Raises:
+            ConfigError: they are to be packed, and ``inputs`` is no multiple of 32.
         """
-        if not self.has(f"{names[0]}{PACKED}"):
-            return self._packed(DenseMatrix(self._stack(names, (out, inputs), self.dtype)))
-        packed = self._stack([f"{name}{PACKED}" for name in names], (out, inputs // 2), torch.uint8)
-        scale = self._stack([f"{name}{SCALE}" for name in names], (out, inputs // GROUP), torch.uint8)
-        return self._packed(Mxfp4Matrix(packed, scale))
+        shape = (len(names), out, inputs)
+        if self.has(f"{names[0]}{PACKED}"):
+            writer = self._start(MatrixFormat.MXFP4, shape)
+            for item, name in self._enumerated(names):
+                self._write_packed(writer, item, name, (out, inputs))
+            return self._finish(writer)
+        form = self._format(names)
+        if form is MatrixFormat.MXFP4 and inputs % GROUP:
+            raise ConfigError(
+                f"weights mxfp4 packs groups of {GROUP} inputs, and this model's experts have {inputs} "
+                f"({self._prefix}{names[0]}). Choose weights int8 or bfloat16."
+            )
+        writer = self._start(form, shape)
+        for item, name in self._enumerated(names):
+            self._write(writer, item, 0, name, (out, inputs))
+        return self._finish(writer)
+
+    def forget(self, *tensors: Tensor) -> None:
+        """No longer count tensors that the layer only made another from."""
+        self._made += [-tensor.nbytes for tensor in tensors]
+
+    def derived(
+        self, name: str, shape: tuple[int, ...], derive: Callable[[Tensor], Sequence[Matrix]]
+    ) -> list[Matrix]:
+        """Matrices made of one stored tensor in the model's dtype, in whose place they are kept."""
+        target = self._empty(shape, None)
+        self._source.fill(target, self._prefix + name, shape, cut=False)
+        return [self._packed(matrix) for matrix in derive(target)]
 
     def rows(self, parts: Mapping[str, int], *inner: int, dtype: torch.dtype | None = None) -> Tensor:
         """Several tensors [rows of the part, *inner] as one, in order: [all rows, *inner]."""
         target = self._empty((sum(parts.values()), *inner), dtype)
-        self._fill_rows(target, parts, *inner)
-        return self._count(target)
-
-    def _fill_rows(self, target: Tensor, parts: Mapping[str, int], *inner: int) -> None:
         begin = 0
         for name, count in parts.items():
             self._source.fill(target[begin : begin + count], self._prefix + name, (count, *inner), cut=False)
             begin += count
+        return self._count(target)
 
-    def _stack(self, names: Sequence[str], shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        target = self._empty((len(names), *shape), dtype)
-        for slot, name in zip(target, names, strict=True):
-            self._source.fill(slot, self._prefix + name, shape, cut=False)
-        return target
+    def _format(self, names: Iterable[str]) -> MatrixFormat:
+        """How a matrix made of these is stored."""
+        if self._weights is not None:
+            return self._weights
+        if self.dtype == torch.float64:
+            return MatrixFormat.FLOAT64
+        stored = {self._source.stored_dtype(self._prefix + name) for name in names}
+        return MatrixFormat.BFLOAT16 if stored == {torch.bfloat16} else MatrixFormat.FLOAT32
 
-    def _packed(self, matrix: Matrix) -> Matrix:
-        packed = matrix if self._pack is None else self._pack(matrix)
-        self._made.append(packed.num_bytes)
-        return packed
+    def _enumerated(self, names: Sequence[str]) -> Iterable[tuple[int, str]]:
+        return enumerate(names) if self._source.names_count else ()
+
+    def _start(self, form: MatrixFormat, shape: tuple[int, int, int]) -> MatrixWriter:
+        return self._writer(form, shape, self._source.device)
+
+    def _write(self, writer: MatrixWriter, item: int, first: int, name: str, shape: tuple[int, int]) -> None:
+        full = self._prefix + name
+
+        def consume(row: int, rows: Tensor) -> None:
+            if not writer.write(item, first + row, rows):
+                raise CheckpointError(
+                    f"{full} holds a NaN or an infinity, for which the format asked for has no place. "
+                    "Check the checkpoint, or choose weights auto."
+                )
+
+        self._source.feed(consume, full, shape, packed=False)
+
+    def _write_packed(self, writer: MatrixWriter, item: int, name: str, shape: tuple[int, int]) -> None:
+        out, inputs = shape
+        codes, scales = f"{self._prefix}{name}{PACKED}", f"{self._prefix}{name}{SCALE}"
+        write_codes, write_scales = partial(writer.write_codes, item), partial(writer.write_scales, item)
+        self._source.feed(write_codes, codes, (out, inputs // 2), packed=True)
+        self._source.feed(write_scales, scales, (out, inputs // GROUP), packed=True)
+
+    def _finish(self, writer: MatrixWriter) -> Matrix:
+        matrix = writer.finish()
+        self._made.append(matrix.num_bytes)
+        return matrix
 
     def _count(self, tensor: Tensor) -> Tensor:
         self._made.append(tensor.nbytes)
@@ -171,128 +263,3 @@ class WeightReader:
 
     def _empty(self, shape: tuple[int, ...], dtype: torch.dtype | None) -> Tensor:
         return torch.empty(shape, dtype=dtype or self.dtype, device=self._source.device)
-
-
-@dataclass(frozen=True)
-class TensorSpec:
-    """One tensor that a model must have; `packed` says that an element is a byte of MXFP4 data."""
-
-    name: str
-    shape: tuple[int, ...]
-    packed: bool
-
-    @property
-    def num_elements(self) -> int:
-        """Elements as stored."""
-        return math.prod(self.shape)
-
-
-class SpecListing:
-    """Records the tensors that a model of some spec has.
-
-    Args:
-        packed: whether expert weights are MXFP4.
-    """
-
-    def __init__(self, *, packed: bool) -> None:
-        self.device = torch.device("meta")
-        self.tensors: list[TensorSpec] = []
-        self._packed = packed
-
-    def has(self, name: str) -> bool:
-        """Only packed experts exist in more than one spelling that a spec decides."""
-        return self._packed and name.endswith(PACKED_SUFFIX)
-
-    def fill(self, target: Tensor, name: str, shape: tuple[int, ...], *, cut: bool) -> None:  # noqa: ARG002
-        """Record a tensor."""
-        self.tensors.append(TensorSpec(name, shape, packed=not target.is_floating_point()))
-
-
-class HeaderCheck:
-    """Compares what layers ask for with a checkpoint's headers; reads no data."""
-
-    def __init__(self, checkpoint: Checkpoint) -> None:
-        self.device = torch.device("meta")
-        self.used: dict[str, TensorEntry] = {}
-        self._checkpoint = checkpoint
-        self._missing: list[str] = []
-        self._misshapen: list[str] = []
-
-    def has(self, name: str) -> bool:
-        """Whether the checkpoint has this tensor."""
-        return name in self._checkpoint.entries
-
-    def fill(self, target: Tensor, name: str, shape: tuple[int, ...], *, cut: bool) -> None:
-        """Note a tensor as used, and what is wrong with it."""
-        entry = self._checkpoint.entries.get(name)
-        if entry is None:
-            self._missing.append(f"missing: {name} {list(shape)}")
-            return
-        self.used[name] = entry
-        allowed = FLOATS if target.is_floating_point() else ("U8",)
-        if not _fits(entry.shape, shape, cut=cut) or entry.dtype not in allowed:
-            wanted = f"{'at least ' if cut else ''}{list(shape)} in {' or '.join(allowed)}"
-            self._misshapen.append(
-                f"misshapen: {name} must be {wanted}, is {list(entry.shape)} in {entry.dtype}"
-            )
-
-    def finish(self, *, ignored: tuple[str, ...]) -> None:
-        """Report everything at once; tensors whose names start with one of `ignored` may be left over.
-
-        Raises:
-            CheckpointError: tensors are missing, misshapen or unexpected: the first 20 and a count.
-        """
-        unexpected = [
-            f"unexpected: {name} {list(entry.shape)}"
-            for name, entry in self._checkpoint.entries.items()
-            if name not in self.used and not name.startswith(ignored)
-        ]
-        problems = self._missing + self._misshapen + unexpected
-        if problems:
-            raise CheckpointError(
-                f"The tensors of {self._checkpoint.folder} are not those that its config.json describes: "
-                f"{len(self._missing)} missing, {len(self._misshapen)} misshapen, "
-                f"{len(unexpected)} unexpected.{listing(problems)}"
-            )
-
-
-class CheckpointData:
-    """Copies a checkpoint's data; the headers must have passed `HeaderCheck` with the same layers.
-
-    Args:
-        checkpoint: an open checkpoint.
-        total: bytes that will be read, for `progress`.
-        progress: told about every few MB.
-    """
-
-    def __init__(self, checkpoint: Checkpoint, total: int, progress: Progress | None) -> None:
-        self.device = torch.device("cpu")
-        self._checkpoint = checkpoint
-        self._total = total
-        self._done = 0
-        self._progress = progress
-
-    def has(self, name: str) -> bool:
-        """Whether the checkpoint has this tensor."""
-        return name in self._checkpoint.entries
-
-    def fill(self, target: Tensor, name: str, shape: tuple[int, ...], *, cut: bool) -> None:  # noqa: ARG002
-        """Copy a tensor's data."""
-        entry = self._checkpoint.entries[name]
-        if cut and entry.num_elements > target.numel():
-            whole = torch.empty(entry.num_elements, dtype=target.dtype)
-            self._checkpoint.copy(entry, whole, self._read)
-            target.copy_(whole[: target.numel()])
-        else:
-            self._checkpoint.copy(entry, target, self._read)
-
-    def _read(self, num_bytes: int) -> None:
-        self._done += num_bytes
-        if self._progress is not None:
-            self._progress(self._done, self._total)
-
-
-def _fits(stored: tuple[int, ...], wanted: tuple[int, ...], *, cut: bool) -> bool:
-    if not cut:
-        return stored == wanted
-    return len([extent for extent in stored if extent != 1]) <= 1 and math.prod(stored) >= wanted[0]

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from milepost.byte_counts import format_bytes
 from milepost.errors import ConfigError, InvariantError
-from milepost.kernels.finite import finite_rows
+from milepost.kernels.finite_states import finite_states
 from milepost.kernels.paging import PagedState, StateSnapshots
 from milepost.memory.layout import DUMMY_PAGE, TiledLayout
 
@@ -115,6 +115,8 @@ class Arena:
         Raises:
             InvariantError: a page outside the arena, the dummy page, or pages that depend on the order.
         """
+        if not pairs:
+            return
         sources, targets = {source for source, _ in pairs}, {target for _, target in pairs}
         self._check_pages(sources | targets)
         if DUMMY_PAGE in sources | targets:
@@ -149,14 +151,8 @@ class Arena:
             [rows] bool.
         """
         layout = self.layout
-        finite = torch.ones(states.table.shape[0], dtype=torch.bool)
         window_size = layout.conv_window * layout.conv_channels
-        for recurrent_tile, conv_tile in zip(states.recurrent_tiles, states.conv_tiles, strict=True):
-            tiles = states.tile_ids(recurrent_tile, layout.recurrent_tiles_per_layer)
-            finite &= finite_rows(self.recurrent[tiles].flatten(1))
-            tiles = states.tile_ids(conv_tile, layout.conv_tiles_per_layer)
-            finite &= finite_rows(self.conv[tiles].flatten(1)[:, :window_size])
-        return finite
+        return finite_states(states, layout.recurrent_tiles_per_layer, window_size)
 
     def _fill(self, pages: Sequence[int], byte: int) -> None:
         if not pages:

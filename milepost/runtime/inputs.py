@@ -4,48 +4,124 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate, chain
+from operator import attrgetter
 
 import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
 from milepost.errors import InvariantError
 from milepost.kernels.paging import PagedKv, Ragged, StateSnapshots
 from milepost.memory.layout import DUMMY_PAGE
 from milepost.models.inputs import StepInputs
 from milepost.runtime.arena import Arena
+from milepost.runtime.int_buffer import IntBuffer
 from milepost.runtime.snapshots import snapshots_of
-from milepost.runtime.tables import check_pages
+from milepost.runtime.table_buffer import TableBuffer
 from milepost.types import Row
 
-__all__ = ["step_inputs", "warm_up_inputs"]
+__all__ = ["InputBuffers", "warm_up_inputs"]
 
 _WARM_UP_LENGTHS = (
     (130, 2, 1, 1),  # whole chunks and a rest, a short chunk, decodes
     (1, 1),  # decodes alone: few tokens take kernels of their own
 )
 
+_snapshots = attrgetter("snapshots")
 
-def step_inputs(rows: Sequence[Row], arena: Arena) -> StepInputs:
-    """Lay rows end to end and their tables side by side.
+
+class InputBuffers:
+    """Lays rows end to end and their tables side by side, in memory that all steps share.
+
+    Only what differs from the step before is written: in steady decode a token and a start for each row,
+    and a page for those that begin a block. Addresses and strides stay as they are until a step needs
+    more memory than any before; then memory grows to a power of two and `generation` goes up. The
+    tensors of a step are overwritten by the next.
 
     Args:
-        rows: the batch's rows, at least one; their order is the order of the tensors.
-        arena: where their pages lie.
+        arena: where the rows' pages lie.
 
-    Raises:
-        InvariantError: a row without tokens, or a table or snapshot that does not fit the row or the
-            arena.
+    Attributes:
+        arena: the same.
     """
-    offsets = [0, *accumulate(len(row.token_ids) for row in rows)]
-    sampled = [end - 1 for row, end in zip(rows, offsets[1:], strict=True) if row.samples]
-    return StepInputs(
-        token_ids=_ints(chain.from_iterable(row.token_ids for row in rows), offsets[-1]),
-        ragged=Ragged(cu_seqlens=torch.tensor(offsets), starts=torch.tensor([row.start for row in rows])),
-        state=arena.states(_state_tables(rows, arena), snapshots_of(rows, arena)),
-        kv=PagedKv(cache=arena.kv, block_table=_block_tables(rows, arena)),
-        sample_index=torch.tensor(sampled, dtype=torch.int64),
-    )
+
+    def __init__(self, arena: Arena) -> None:
+        self.arena = arena
+        self._token_ids, self._starts = IntBuffer(), IntBuffer()
+        self._offsets, self._sampled = IntBuffer(), IntBuffer()
+        self._blocks = TableBuffer(arena.num_pages, "block", _check_block_table)
+        self._states = TableBuffer(
+            arena.num_pages,
+            "part of its state",
+            _check_state_table,
+            capacity=arena.layout.pages_per_state,  # all that it ever has, so rows lie without a gap
+        )
+        # What offsets and sample index were made from, and what is made from it.
+        self._lengths: list[int] = []
+        self._samples: list[bool] = []
+        self._length_array: NDArray[np.int64] = np.empty(0, np.int64)
+        self._state_pages: NDArray[np.int64] = np.empty(0, np.int64)
+        self._num_tokens = 0
+        self._num_sampled = 0
+
+    @property
+    def generation(self) -> int:
+        """Changes exactly when the address or the stride of any tensor does."""
+        buffers = (self._token_ids, self._starts, self._offsets, self._sampled, self._blocks, self._states)
+        return sum(buffer.generation for buffer in buffers)
+
+    def fill(self, rows: Sequence[Row]) -> StepInputs:
+        """The tensors of a step, until the next one is filled.
+
+        Args:
+            rows: the batch's rows, at least one; their order is the order of the tensors.
+
+        Raises:
+            InvariantError: a row without tokens, or a table or snapshot that does not fit the row or the
+                arena.
+        """
+        arena, count = self.arena, len(rows)
+        tokens = [row.token_ids for row in rows]
+        self._lay_out(rows, [len(chunk) for chunk in tokens], [row.samples for row in rows])
+        total = self._num_tokens
+        self._token_ids.write(np.fromiter(chain.from_iterable(tokens), np.int64, total), total)
+        starts = self._starts.write([row.start for row in rows], count)
+        blocks = -(-(starts + self._length_array) // arena.layout.block_size)
+        state_table = self._states.fill(rows, [row.state_table for row in rows], self._state_pages)
+        block_table = self._blocks.fill(rows, [row.block_table for row in rows], blocks)
+        return StepInputs(
+            token_ids=self._token_ids.tensor(total),
+            ragged=Ragged(cu_seqlens=self._offsets.tensor(count + 1), starts=self._starts.tensor(count)),
+            state=arena.states(state_table, self._snapshots(rows, starts, blocks)),
+            kv=PagedKv(cache=arena.kv, block_table=block_table),
+            sample_index=self._sampled.tensor(self._num_sampled),
+        )
+
+    def _lay_out(self, rows: Sequence[Row], lengths: list[int], samples: list[bool]) -> None:
+        """Offsets and sample index, which stay the same for as long as every row decodes."""
+        if lengths == self._lengths and samples == self._samples:
+            return
+        if not min(lengths):
+            row = rows[lengths.index(0)]
+            raise InvariantError(f"Request {row.request_id!r} has a row without tokens.")
+        ends = list(accumulate(lengths))
+        sampled = [end - 1 for end, is_sampled in zip(ends, samples, strict=True) if is_sampled]
+        self._offsets.write([0, *ends], len(ends) + 1)
+        self._sampled.write(sampled, len(sampled))
+        self._length_array = np.array(lengths)
+        self._state_pages = np.full(len(lengths), self.arena.layout.pages_per_state)
+        self._num_tokens, self._num_sampled = ends[-1], len(sampled)
+        self._lengths, self._samples = lengths, samples
+
+    def _snapshots(
+        self, rows: Sequence[Row], starts: NDArray[np.int64], blocks: NDArray[np.int64]
+    ) -> StateSnapshots | None:
+        if not any(map(_snapshots, rows)):
+            return None
+        # Only the blocks that this step writes: a whole table is as long as the context.
+        written = self._blocks.held(starts // self.arena.layout.block_size, blocks)
+        written += self._states.held(np.zeros_like(blocks), self._state_pages)
+        return snapshots_of(rows, self.arena, written)
 
 
 def warm_up_inputs(arena: Arena) -> list[StepInputs]:
@@ -71,49 +147,16 @@ def _warm_up_step(arena: Arena, lengths: Sequence[int]) -> StepInputs:
     )
 
 
-def _ints(values: chain[int], count: int) -> Tensor:
-    return torch.from_numpy(np.fromiter(values, dtype=np.int64, count=count))
+def _check_state_table(row: Row, count: int) -> None:
+    if len(row.state_table) != count:
+        raise InvariantError(
+            f"Request {row.request_id!r}: a state takes {count} pages, its table has {len(row.state_table)}."
+        )
 
 
-def _state_tables(rows: Sequence[Row], arena: Arena) -> Tensor:
-    """Page of each logical page of each row's state: [rows, pages_per_state] int64."""
-    pages = arena.layout.pages_per_state
-    tables = np.empty((len(rows), pages), dtype=np.int64)
-    for index, row in enumerate(rows):
-        if len(row.state_table) != pages:
-            raise InvariantError(
-                f"Request {row.request_id!r}: a state takes {pages} pages, "
-                f"its table has {len(row.state_table)}."
-            )
-        tables[index] = row.state_table
-    check_pages(rows, tables, arena)
-    if not tables.all():
-        raise InvariantError("A request holds the dummy page as a part of its state.")
-    return torch.from_numpy(tables)
-
-
-def _block_tables(rows: Sequence[Row], arena: Arena) -> Tensor:
-    """Page of each block that holds a row's tokens, this step's too: [rows, max_blocks] int64.
-
-    A table may be longer than the row needs yet; what the row doesn't need is left out.
-    """
-    needed = [_num_blocks(row, arena) for row in rows]
-    tables = np.full((len(rows), max(needed)), DUMMY_PAGE, dtype=np.int64)
-    for index, (row, count) in enumerate(zip(rows, needed, strict=True)):
-        if len(row.block_table) < count:
-            raise InvariantError(
-                f"Request {row.request_id!r}: {row.start + len(row.token_ids)} tokens need {count} blocks, "
-                f"its table has {len(row.block_table)}."
-            )
-        # As an array first: slicing a table makes a list, which costs far more at long contexts.
-        tables[index, :count] = np.asarray(row.block_table)[:count]
-        if not tables[index, :count].all():
-            raise InvariantError(f"Request {row.request_id!r} holds the dummy page as a block.")
-    check_pages(rows, tables, arena)
-    return torch.from_numpy(tables)
-
-
-def _num_blocks(row: Row, arena: Arena) -> int:
-    if not row.token_ids:
-        raise InvariantError(f"Request {row.request_id!r} has a row without tokens.")
-    return arena.layout.blocks_for(row.start + len(row.token_ids))
+def _check_block_table(row: Row, count: int) -> None:
+    if len(row.block_table) < count:
+        raise InvariantError(
+            f"Request {row.request_id!r}: {row.start + len(row.token_ids)} tokens need {count} blocks, "
+            f"its table has {len(row.block_table)}."
+        )

@@ -19,26 +19,42 @@ __all__ = ["allowed_ids", "best_ids", "log_softmax", "scaled_scores"]
 Floats = NDArray[np.float64]
 Ids = NDArray[np.int64]
 
-_FIRST_LOOK = 256
+_DEPTHS = (2.0, 4.0, 8.0, 16.0)  # how far below the largest score the best are looked for first
+_LIKELY = (1e-3, 1e-4, 1e-5)  # at most a thousand tokens, ten thousand ... are that probable
+_ROUNDING = 1e-9  # of a sum that is taken in another order
+_FEW = 1024  # as many are sorted
 
 
 def scaled_scores(logits: Floats, temperature: float) -> Floats:
     """Logits over temperature, less their largest."""
     # The shift comes first: a tiny temperature may then overflow to -inf but never to inf or NaN.
     with np.errstate(over="ignore"):
-        return np.asarray((logits - logits.max()) / temperature, dtype=np.float64)
+        scores = np.asarray(logits - logits.max(), dtype=np.float64)
+        scores /= temperature
+    return scores
 
 
 def allowed_ids(scores: Floats, params: SamplingParams) -> Ids:
     """Tokens that top-k, top-p and min-p leave, in this order; never none."""
-    ids = np.arange(scores.size, dtype=np.int64)
-    if 0 < params.top_k < ids.size:
-        ids = best_ids(scores, params.top_k)
-    if params.top_p < 1.0:
-        ids = _nucleus(scores, ids, params.top_p)
-    if params.min_p > 0.0:
-        ids = ids[scores[ids] >= np.log(params.min_p)]  # the largest score is 0
-    return ids
+    least = np.log(params.min_p) if params.min_p > 0.0 else -np.inf  # the largest score is 0
+    if 0 < params.top_k < scores.size:
+        near = _near(scores, params.top_k)
+        ids = near[best_ids(scores[near], params.top_k)]
+        ids = _nucleus(scores[ids], ids, params.top_p)
+    elif params.top_p < 1.0:
+        ids = _nucleus(scores, np.arange(scores.size, dtype=np.int64), params.top_p)
+    else:
+        return np.flatnonzero(scores >= least)
+    return ids[scores[ids] >= least]
+
+
+def _near(scores: Floats, count: int) -> Ids:
+    """A few of the best tokens, at least `count` of them: the smaller, the less there is to sort."""
+    for depth in _DEPTHS:
+        ids = np.flatnonzero(scores > -depth)
+        if ids.size >= count:
+            return ids
+    return np.arange(scores.size, dtype=np.int64)
 
 
 def best_ids(scores: Floats, count: int) -> Ids:
@@ -52,19 +68,42 @@ def best_ids(scores: Floats, count: int) -> Ids:
 
 
 def _nucleus(scores: Floats, ids: Ids, top_p: float) -> Ids:
-    """The fewest best tokens of `ids` whose probability together is at least `top_p`."""
-    weights = np.exp(scores[ids])
-    probabilities = weights / weights.sum()
-    # Most often a few tokens are enough: look at more and more of the best before sorting them all.
-    count = _FIRST_LOOK
-    while True:
-        best = best_ids(probabilities, count)
-        order = best[np.argsort(-probabilities[best], kind="stable")]
-        reached = np.cumsum(probabilities[order])
-        if count >= ids.size or reached[-1] >= top_p:
-            needed = int(np.searchsorted(reached, top_p)) + 1
-            return np.sort(ids[order[:needed]])
-        count *= 16
+    """The fewest best tokens of `ids`, with these scores, whose probability together is at least `top_p`."""
+    if top_p >= 1.0:
+        return ids
+    chances = np.exp(scores)
+    chances /= chances.sum()
+    # Most often the likely ones are enough, and they are few.
+    for likely in _LIKELY:
+        places = np.flatnonzero(chances >= likely)
+        if chances[places].sum() > top_p + _ROUNDING:
+            return ids[_fewest(chances, places, top_p)]
+    return ids[_fewest(chances, np.arange(ids.size), top_p)]
+
+
+def _fewest(chances: Floats, places: Ids, mass: float) -> Ids:
+    """The fewest best of `places` whose chances reach `mass` together, all if they don't; ascending.
+
+    Halves what is in question until it is small (C. Hoare's quickselect, 1961, by weight): sorting a whole
+    vocabulary would take far longer.
+    """
+    sure: list[Ids] = []
+    reached = 0.0
+    while places.size > _FEW:
+        here = chances[places]
+        better = here > np.partition(here, places.size // 2)[places.size // 2]
+        if not better.any():
+            break  # the best half are equals
+        gain = float(here[better].sum())
+        if reached + gain >= mass:
+            places = places[better]
+        else:
+            sure.append(places[better])
+            reached += gain
+            places = places[~better]
+    order = places[np.argsort(-chances[places], kind="stable")]
+    needed = int(np.searchsorted(reached + np.cumsum(chances[order]), mass)) + 1
+    return np.sort(np.concatenate([*sure, order[:needed]]))
 
 
 def log_softmax(logits: Floats) -> Floats:

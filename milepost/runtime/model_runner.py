@@ -17,7 +17,7 @@ from milepost.models.inputs import StepInputs
 from milepost.models.outputs import StepOutput
 from milepost.runtime.arena import Arena
 from milepost.runtime.dtypes import torch_dtype
-from milepost.runtime.inputs import step_inputs, warm_up_inputs
+from milepost.runtime.inputs import InputBuffers, warm_up_inputs
 from milepost.runtime.sampler import Sampler
 from milepost.runtime.snapshots import written_snapshots
 from milepost.types import Batch, BatchResult, Row, RowResult
@@ -72,9 +72,10 @@ class ModelRunner:
         check_states: bool = False,
     ) -> None:
         self._model = model
-        self._arena: Arena | None = Arena(
+        arena = Arena(
             layout, num_pages, kv_dtype=kv_dtype, conv_dtype=conv_dtype, recurrent_dtype=recurrent_dtype
         )
+        self._inputs: InputBuffers | None = InputBuffers(arena)
         self._sampler = Sampler(seed)
         self._check_states = check_states
 
@@ -99,9 +100,7 @@ class ModelRunner:
         Raises:
             EngineStoppedError: the runner is closed.
         """
-        if self._arena is None:
-            raise EngineStoppedError("The model runner is closed; start a new engine.")
-        return self._arena
+        return self._open_inputs().arena
 
     def run(self, batch: Batch) -> BatchResult:
         """Run one step.
@@ -124,13 +123,14 @@ class ModelRunner:
         if not batch.rows:
             return BatchResult(step=batch.step, rows=())
         with torch.inference_mode():
-            inputs = step_inputs(batch.rows, arena)
+            inputs = self._open_inputs().fill(batch.rows)
             output = self._model.forward(inputs)
             errors = self._broken_rows(batch.rows, inputs, output.finite)
             drawn = self._draw(batch.rows, output.logits)
-            snapshots = written_snapshots(batch.rows, inputs.state.snapshots, arena)
-        results = zip(batch.rows, errors, drawn, snapshots, strict=True)
-        return BatchResult(step=batch.step, rows=tuple(_result(*parts) for parts in results))
+            if errors is not None or inputs.state.snapshots is not None:
+                snapshots = written_snapshots(batch.rows, inputs.state.snapshots, arena)
+                drawn = _joined(batch.rows, errors, drawn, snapshots)
+        return BatchResult(step=batch.step, rows=tuple(drawn))
 
     def warm_up(self) -> None:
         """Run steps on the dummy page, so that kernels are compiled before a request waits for them.
@@ -148,40 +148,61 @@ class ModelRunner:
 
     def close(self) -> None:
         """Give the arena's memory back. Safe to call twice."""
-        self._arena = None
+        self._inputs = None
 
-    def _draw(self, rows: Sequence[Row], logits: Tensor) -> list[RowResult | None]:
-        """Each row's draw; None for a row that does not sample."""
+    def _open_inputs(self) -> InputBuffers:
+        if self._inputs is None:
+            raise EngineStoppedError("The model runner is closed; start a new engine.")
+        return self._inputs
+
+    def _draw(self, rows: Sequence[Row], logits: Tensor) -> list[RowResult]:
+        """Each row's draw; without a token for a row that does not sample."""
         sampling = [row for row in rows if row.samples]
         if logits.ndim != 2 or logits.shape[0] != len(sampling):
             raise InvariantError(
                 f"The model must return logits for {len(sampling)} rows. Given: shape {tuple(logits.shape)}."
             )
-        results = {result.request_id: result for result in self._sampler.draw(sampling, logits)}
-        return [results.get(row.request_id) for row in rows]
+        drawn = self._sampler.draw(sampling, logits)
+        if len(sampling) == len(rows):
+            return drawn
+        results = iter(drawn)
+        return [next(results) if row.samples else RowResult(request_id=row.request_id) for row in rows]
 
-    def _broken_rows(self, rows: Sequence[Row], inputs: StepInputs, finite: Tensor) -> list[str | None]:
-        """Why each row's state and KV can't be relied on; None for those that can."""
+    def _broken_rows(
+        self, rows: Sequence[Row], inputs: StepInputs, finite: Tensor
+    ) -> list[str | None] | None:
+        """Why each row's state and KV can't be relied on, None for those that can; None if all can."""
         if finite.shape != (len(rows),):
             raise InvariantError(
                 f"The model must say of {len(rows)} rows whether they are finite. "
                 f"Given: shape {tuple(finite.shape)}."
             )
-        errors = [
-            None if is_finite else _not_finite(row, "The model's hidden states are")
-            for row, is_finite in zip(rows, finite.tolist(), strict=True)
-        ]
+        checked = {"The model's hidden states are": finite}
         if self._check_states:
-            for index, is_finite in enumerate(self.arena.finite_states(inputs.state).tolist()):
-                if not is_finite:
-                    errors[index] = _not_finite(rows[index], "The recurrent state is")
+            checked["The recurrent state is"] = self.arena.finite_states(inputs.state)
+        if all(bool(good.all()) for good in checked.values()):
+            return None
+        errors: list[str | None] = [None] * len(rows)
+        for what, good in checked.items():
+            for index in (~good).nonzero()[:, 0].tolist():
+                errors[index] = _not_finite(rows[index], what)
         return errors
 
 
-def _result(row: Row, error: str | None, drawn: RowResult | None, snapshots: Sequence[int]) -> RowResult:
+def _joined(
+    rows: Sequence[Row],
+    errors: list[str | None] | None,
+    drawn: Sequence[RowResult],
+    snapshots: Sequence[Sequence[int]],
+) -> list[RowResult]:
+    """The rows' draws with what went wrong with them and what they left behind."""
+    errors = errors or [None] * len(rows)
+    return [_result(*parts) for parts in zip(rows, errors, drawn, snapshots, strict=True)]
+
+
+def _result(row: Row, error: str | None, result: RowResult, snapshots: Sequence[int]) -> RowResult:
     if error is not None:
         return RowResult(request_id=row.request_id, error=error)
-    result = drawn or RowResult(request_id=row.request_id)
     if result.error is not None or not snapshots:
         return result
     return msgspec.structs.replace(result, snapshots=tuple(snapshots))

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from milepost.runtime.logit_filters import Floats, allowed_ids, scaled_scores
-from milepost.runtime.random_draws import gumbel_noise
+from milepost.runtime.random_draws import draw_any, gumbel_noise
 from milepost.types import NewRequest, SamplingParams
 
 __all__ = ["RequestSampling"]
@@ -22,6 +22,8 @@ class RequestSampling:
     Attributes:
         params: how the request draws.
         num_drawn: output tokens drawn so far, which is the index of the next.
+        plain_greedy: whether the next token is the largest logit and nothing else matters.
+        takes_largest: whether that is all that is wanted: no log-probabilities either.
     """
 
     def __init__(self, request: NewRequest, seed: int) -> None:
@@ -30,15 +32,13 @@ class RequestSampling:
         self._seed = seed
         self._repeats = self.params.repetition_penalty != 1.0
         self._penalized = self._repeats or self.params.presence_penalty or self.params.frequency_penalty
+        self._filtered = self.params.top_k > 0 or self.params.top_p < 1.0 or self.params.min_p > 0.0
         self._prompt_ids: NDArray[np.int64] = np.empty(0, dtype=np.int64)
         if self._repeats:
             self._prompt_ids = np.unique(np.asarray(request.prompt_token_ids, dtype=np.int64))
         self._output_counts: dict[int, int] = {}
-
-    @property
-    def plain_greedy(self) -> bool:
-        """Whether the next token is the largest logit and nothing else matters."""
-        return self.params.greedy and not self._penalized
+        self.plain_greedy = self.params.greedy and not self._penalized
+        self.takes_largest = self.plain_greedy and self.params.logprobs is None
 
     def draw(self, logits: Floats) -> int:
         """The next token from a row of finite logits: [vocab], overwritten."""
@@ -47,6 +47,8 @@ class RequestSampling:
         if self.params.greedy:
             return int(logits.argmax())
         scores = scaled_scores(logits, self.params.temperature)
+        if not self._filtered:
+            return draw_any(self._seed, self.num_drawn, scores)
         ids = allowed_ids(scores, self.params)
         noise = gumbel_noise(self._seed, self.num_drawn, ids)
         return int(ids[np.argmax(scores[ids] + noise)])

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from operator import attrgetter
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from milepost.errors import InvariantError
-from milepost.kernels.finite import finite_rows
+from milepost.runtime.greedy import greedy
 from milepost.runtime.logit_filters import Floats, best_ids, log_softmax
 from milepost.runtime.random_draws import SeedSource
 from milepost.runtime.request_sampling import RequestSampling
@@ -17,11 +18,13 @@ from milepost.types import NewRequest, Row, RowResult, TokenLogprobs
 
 __all__ = ["Sampler"]
 
+_takes_largest = attrgetter("takes_largest")
+
 
 class Sampler:
     """Draws tokens and keeps each request's sampling state, by request id and never by row.
 
-    Greedy rows without penalties share one vectorised argmax; any other row is drawn alone, exactly,
+    Greedy rows without penalties share one vectorised search; any other row is drawn alone, exactly,
     in float64, in the order that `milepost.runtime.logit_filters` documents.
 
     Args:
@@ -65,14 +68,15 @@ class Sampler:
         if not rows:
             return []
         states = [self._state_of(row) for row in rows]
-        finite = finite_rows(logits).tolist()
-        largest = logits.argmax(dim=1).tolist()  # the first of equals
+        ids, finite = greedy(logits)
+        if all(finite) and all(map(_takes_largest, states)):
+            return _largest(rows, states, ids)
         results = []
         for index, (row, state) in enumerate(zip(rows, states, strict=True)):
             if not finite[index]:
                 results.append(_failed(row, logits[index]))
                 continue
-            token_id = largest[index] if state.plain_greedy else state.draw(_float64(logits[index]))
+            token_id = ids[index] if state.plain_greedy else state.draw(_float64(logits[index]))
             state.record(token_id)
             results.append(_drawn(row, token_id, logits[index], state.params.logprobs))
         return results
@@ -87,6 +91,16 @@ class Sampler:
                 f"the sampler drew {state.num_drawn}."
             )
         return state
+
+
+def _largest(rows: Sequence[Row], states: Sequence[RequestSampling], ids: Sequence[int]) -> list[RowResult]:
+    """Results of rows that take the largest logit and want nothing else: most batches are such."""
+    for state in states:
+        state.num_drawn += 1
+    return [
+        RowResult(request_id=row.request_id, token_ids=(token_id,))
+        for row, token_id in zip(rows, ids, strict=True)
+    ]
 
 
 def _float64(logits: Tensor) -> Floats:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import torch
@@ -18,12 +18,13 @@ from milepost.types import Row
 __all__ = ["snapshots_of", "written_snapshots"]
 
 
-def snapshots_of(rows: Sequence[Row], arena: Arena) -> StateSnapshots | None:
+def snapshots_of(rows: Sequence[Row], arena: Arena, written: Collection[int]) -> StateSnapshots | None:
     """The orders of all rows side by side; None when there are none.
 
     Args:
         rows: the step's rows, in the order of its tensors.
         arena: where their pages lie.
+        written: pages that the rows themselves write, states and blocks.
 
     Raises:
         InvariantError: a snapshot that does not fit its row or the arena, or shares a page.
@@ -47,7 +48,7 @@ def snapshots_of(rows: Sequence[Row], arena: Arena) -> StateSnapshots | None:
         return None
     table = np.array(tables, dtype=np.int64)
     check_pages(owners, table, arena)
-    _check_shared(rows, table, arena)
+    _check_shared(rows, table, arena, written)
     return StateSnapshots(torch.tensor(row_numbers), torch.tensor(ends), torch.from_numpy(table))
 
 
@@ -90,16 +91,19 @@ def _check_order(row: Row, position: int, before: int, pages: Sequence[int], are
         )
 
 
-def _check_shared(rows: Sequence[Row], table: NDArray[np.int64], arena: Arena) -> None:
+def _check_shared(
+    rows: Sequence[Row], table: NDArray[np.int64], arena: Arena, written: Collection[int]
+) -> None:
     """A snapshot's page is written by nothing else of the step: no row and no other snapshot."""
     pages = set(table.ravel().tolist())
     if len(pages) != table.size:
         raise InvariantError("Snapshots of a step name a page twice.")
+    if pages.isdisjoint(written):
+        return
     size = arena.layout.block_size
     for row in rows:
-        # Only the blocks that this step writes: a whole table is as long as the context.
-        written = row.block_table[row.start // size : arena.layout.blocks_for(row.start + len(row.token_ids))]
-        shared = pages.intersection(row.state_table) | pages.intersection(written)
+        own = row.block_table[row.start // size : arena.layout.blocks_for(row.start + len(row.token_ids))]
+        shared = pages.intersection(row.state_table) | pages.intersection(own)
         if shared:
             raise InvariantError(
                 f"Request {row.request_id!r} writes pages {sorted(shared)}, on which snapshots are to lie."

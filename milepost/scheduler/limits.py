@@ -11,6 +11,8 @@ from milepost.types import Request, SymbolicTokens
 
 __all__ = ["Limits"]
 
+_INTEGER = frozenset([int])
+
 
 class Limits:
     """Limits of a request that follow from configuration, layout and pool, and never change.
@@ -54,8 +56,8 @@ class Limits:
             )
         if isinstance(prompt, SymbolicTokens):
             return  # nothing in them could be wrong
-        wrong = next((token_id for token_id in prompt if type(token_id) is not int), None)
-        if wrong is not None:
+        if not _INTEGER.issuperset(map(type, prompt)):  # quicker than a loop: prompts may be very long
+            wrong = next(token_id for token_id in prompt if type(token_id) is not int)
             raise RequestError(
                 f"Prompt token ids must be integers. Given: {wrong!r:.60}, {type(wrong).__name__}.",
                 param="prompt",

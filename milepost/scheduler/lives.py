@@ -91,6 +91,8 @@ class Lives:
     def reserve(self, sequence: Sequence, num_tokens: int) -> bool:
         """Reserve what holding `num_tokens` computed tokens lacks, evicting if need be; all or nothing."""
         pages = pages_of(sequence)
+        if pages.holds(num_tokens):
+            return True
         lacking = pages.lacking(num_tokens)
         if not self._make_room(lacking):
             return False
@@ -159,7 +161,8 @@ class Lives:
         cache, trail, pages = self._cache, sequence.trail, pages_of(sequence)
         if cache is None or trail is None:
             return
-        cache.first_step_done(trail, sequence.tokens, pages.block_table)
+        if trail.source is not None:
+            cache.first_step_done(trail, sequence.tokens, pages.block_table)
         cache.publish(trail, sequence.tokens, min(sequence.num_computed, trail.planned_to), pages.block_table)
         if sequence.ordered:
             self._settle_orders(cache, sequence, outcome)

@@ -78,7 +78,8 @@ class Roster:
 
     def passed(self, leader: Sequence) -> None:
         """One that runs has got on: those that followed it this far are in the queue again."""
-        self._wake(self.followers.passed(leader))
+        if self.followers:
+            self._wake(self.followers.passed(leader))
 
     def preempt(self, sequence: Sequence) -> None:
         """One that runs waits for its turn again, in its old place."""

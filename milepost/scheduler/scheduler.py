@@ -375,9 +375,10 @@ class Scheduler:
         self._roster.passed(sequence)
         if not row.samples:
             return None
-        reason, stop_token = sequence.append(outcome.token_ids[0])
+        token_id = outcome.token_ids[0]
+        reason, stop_token = sequence.append(token_id)
         self._num_drawn += 1
-        if reason is None and outcome.token_ids[0] in self._config.stop_token_ids:
+        if reason is None and token_id in self._config.stop_token_ids:
             self._lives.message_ended(sequence)
         if reason is not None:
             self._retire(sequence)

@@ -31,6 +31,7 @@ class Sequence:
 
     Attributes:
         request: what was asked.
+        request_id: its id.
         order: sorts sequences: priority first, then arrival.
         tokens: prompt and drawn tokens.
         num_computed: tokens whose KV and state the pages hold, as of the last completed step.
@@ -53,6 +54,7 @@ class Sequence:
         "pages",
         "partial_source",
         "request",
+        "request_id",
         "tokens",
         "trail",
     )
@@ -64,6 +66,7 @@ class Sequence:
         sampling = request.sampling
         num_prompt = len(request.prompt_token_ids)
         self.request = request
+        self.request_id = request.request_id
         self.order = (request.priority, arrival)
         prompt = request.prompt_token_ids
         self.tokens: list[int] | SymbolicTokens = list(prompt) if isinstance(prompt, tuple) else prompt.copy()
@@ -79,11 +82,6 @@ class Sequence:
             self.length_limit = min(length_limit, num_prompt + sampling.max_tokens)
         stops = sampling.stop_token_ids if sampling.ignore_eos else sampling.stop_token_ids + stop_token_ids
         self._end_of_reply = frozenset(stops)
-
-    @property
-    def request_id(self) -> str:
-        """The request's id."""
-        return self.request.request_id
 
     @property
     def num_wanted(self) -> int:
@@ -118,6 +116,8 @@ class Sequence:
 
     def snapshot_orders(self) -> tuple[SnapshotOrder, ...]:
         """What is `ordered`, as the executor gets it."""
+        if not self.ordered:
+            return ()
         return tuple(SnapshotOrder(position=planned.position, pages=pages) for planned, pages in self.ordered)
 
     def append(self, token_id: int) -> tuple[FinishReason | None, int | None]:

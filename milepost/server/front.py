@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Self
 
-from milepost.engine.async_engine import OutputStream
+from milepost.engine.output_stream import OutputStream
 from milepost.errors import EngineStoppedError, ExecutionError
 from milepost.server.metrics import Metrics
 from milepost.server.services import Services

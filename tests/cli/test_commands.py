@@ -334,7 +334,7 @@ def test_a_broken_checkpoint_is_one_line(
         (["generate", "--promt", "x"], "No such option '--promt'. (Did you mean"),
         (["generate", "--prompt", "x", "--top-k", "many"], "'many' is not a valid integer"),
         (["generate", "--prompt", "x", "--dtype", "float23"], "Given: 'float23'. Did you mean 'float32'?"),
-        (["generate", "--prompt", "x", "--kernels", "gpu"], "kernels must be one of cpu, reference"),
+        (["generate", "--prompt", "x", "--kernels", "gpu"], "kernels must be one of auto, cpu, reference"),
         (["generate", "--prompt", "x", "--memory", "2GX"], "memory must be a positive number of bytes"),
         (["generate", "--prompt", "x", "--top-p", "3"], "top_p must be between 0.0 and 1.0. Given: 3.0"),
         (["generate", "--prompt", "x", "--logprobs", "2"], "--logprobs is only shown with --json"),

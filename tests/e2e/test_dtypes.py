@@ -1,4 +1,4 @@
-"""Engines of every dtype, built as commands build them: options, resolved config, runner."""
+"""Engines of every dtype and weight format, built as commands build them: options, numbers, runner."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import pytest
 import torch
 
 from milepost.config import EngineConfig
+from milepost.config_json import read_model_spec
 from milepost.kernels.ops import load_ops
+from milepost.llm.loading import resolve_engine
 from milepost.memory.layout import paged_layout
-from milepost.memory.sizing import resolve
 from milepost.models import load_model
-from milepost.runtime.dtypes import torch_dtype
+from milepost.runtime.dtypes import torch_dtype, weight_format
 from milepost.runtime.model_runner import ModelRunner
 from milepost.testing.reference_model import ReferenceModel
 from milepost.types import SamplingParams
@@ -25,9 +26,15 @@ GREEDY = SamplingParams(temperature=0.0, max_tokens=STEPS, ignore_eos=True)
 def served_logits(folder: Path, name: str, options: dict[str, str]) -> tuple[NoteTaker, list[int]]:
     """Logits and tokens of a 70-token prompt, in steps of 33 tokens."""
     config = EngineConfig.from_options({"model": folder, "memory": "4MiB", "block_size": 16, **options})
-    model = load_model(folder, dtype=torch_dtype(config.resolved_dtype), ops=load_ops(config.kernels))
-    layout = paged_layout(model.spec, **config.layout_options())
-    resolved = resolve(config, model.spec, layout)
+    spec = read_model_spec(folder)
+    layout = paged_layout(spec, **config.layout_options())
+    resolved = resolve_engine(config, spec, layout)
+    model = load_model(
+        folder,
+        dtype=torch_dtype(resolved.dtype),
+        ops=load_ops(resolved.kernels),
+        weights=weight_format(resolved.weights),
+    )
     toy = Toy(folder, model, layout)
     notes = NoteTaker(toy)
     runner = ModelRunner.from_config(notes, layout, resolved)
@@ -70,3 +77,14 @@ def test_bfloat16_errs_no_more_than_a_plain_bfloat16_model(folder: Path, options
     plain = errors_of(ReferenceModel.load(folder, dtype=torch.bfloat16).logits(tokens[:-1]), exact)
     served = errors_of(torch.tensor(notes.logits), exact[-STEPS:])
     assert 0 < float(served.median()) < 1.5 * float(plain.median())
+
+
+@pytest.mark.parametrize("weights", ["auto", "float32", "bfloat16", "int8"])
+def test_compiled_kernels_compute_with_the_numbers_that_a_format_holds(folder: Path, weights: str) -> None:
+    """Against the reference kernels in float64, which read the same rounded weights."""
+    served, tokens = served_logits(folder, "format", {"weights": weights, "kernels": "cpu"})
+    wide = {"weights": weights, "kernels": "reference", "dtype": "float64"}
+    exact, exact_tokens = served_logits(folder, "format", wide)
+    assert tokens == exact_tokens
+    errors = errors_of(torch.tensor(served.logits), torch.tensor(exact.logits))
+    assert float(errors.max()) < 1e-4

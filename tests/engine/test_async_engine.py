@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
@@ -11,9 +12,9 @@ from typing import Any
 import pytest
 
 from milepost.engine.async_engine import AsyncEngine
-from milepost.errors import EngineStoppedError, RequestError, RequestTooLargeError
-from milepost.types import Batch, BatchResult, FinishReason, RequestOutput
-from tests.engine.harness import EOS, Setup, ask, text_of
+from milepost.errors import EngineStoppedError, InvariantError, RequestError, RequestTooLargeError
+from milepost.types import Batch, BatchResult, FinishReason, Request, RequestOutput
+from tests.engine.harness import EOS, Setup, ask, run, text_of
 
 
 class Gate:
@@ -375,3 +376,76 @@ def test_many_clients_that_come_and_go_leave_nothing() -> None:
         await engine.stop()
 
     drive(test)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_text_that_clients_make_is_the_text_that_the_engine_makes(seed: int) -> None:
+    """Random bytes, torn characters and ends of every kind; outputs merge as chance has it."""
+    draw = random.Random(seed)
+    pieces = [*"aé🎉".encode(), *b"\xc3\xe2\x82\xf0\xff", EOS]
+    script = {str(i): [draw.choice(pieces) for _ in range(40)] + [EOS] for i in range(12)}
+
+    def requests() -> list[Request]:
+        limits = random.Random(seed)
+        return [
+            ask(name, stop=limits.choice([(), (), ("é",), ("🎉a",)]), max_tokens=limits.randrange(1, 41))
+            for name in script
+        ]
+
+    def setup() -> Setup:
+        return Setup(lambda name, n: script[name][n], token_budget=16)
+
+    alone = setup()
+    for request in requests():
+        alone.engine.submit(request)
+    expected = run(alone.engine)
+
+    async def test() -> None:
+        engine = AsyncEngine(setup().engine)
+
+        async def read(request: Request) -> list[RequestOutput]:
+            outputs = []
+            async for output in engine.stream(request):
+                outputs.append(output)
+                await asyncio.sleep(draw.choice([0, 0, 0.002]))
+            return outputs
+
+        replies = await asyncio.gather(*(read(request) for request in requests()))
+        for name, outputs in zip(script, replies, strict=True):
+            assert text_of(outputs) == text_of(expected[name])
+            last, wanted = outputs[-1], expected[name][-1]
+            assert (last.finish_reason, last.stop_reason, last.usage) == (
+                wanted.finish_reason,
+                wanted.stop_reason,
+                wanted.usage,
+            )
+        await engine.stop()
+
+    drive(test)
+
+
+def test_a_request_that_is_aborted_in_the_middle_of_a_character_shows_what_there_is_of_it() -> None:
+    setup = Setup(lambda _, n: b"a\xe2\x82"[n % 3])
+    gate = Gate(setup, steps=3)
+
+    async def test() -> None:
+        engine = AsyncEngine(setup.engine)
+        stream = engine.submit(ask("a"))
+        await until(lambda: engine.stats().output_tokens == 3)
+        engine.abort("a")
+        gate.open()
+        outputs = [output async for output in stream]
+        assert text_of(outputs).startswith("a\ufffd")
+        assert outputs[-1].finish_reason is FinishReason.ABORT
+        await engine.stop()
+
+    drive(test)
+
+
+def test_stop_strings_and_text_that_is_made_elsewhere_exclude_each_other() -> None:
+    setup = Setup({"a": "x"})
+    with pytest.raises(InvariantError, match="has stop strings"):
+        setup.engine.submit(ask("a", stop=("x",)), with_text=False)
+    assert not setup.engine.has_work
+    setup.engine.submit(ask("a"), with_text=False)
+    assert [output.text for output in run(setup.engine)["a"]] == ["", ""]

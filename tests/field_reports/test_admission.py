@@ -13,7 +13,7 @@ from milepost.memory.capacity import max_sequences, sequence_pages
 from milepost.memory.layout import paged_layout
 from milepost.memory.sizing import resolve
 from milepost.runtime.arena import Arena
-from milepost.runtime.inputs import step_inputs
+from milepost.runtime.inputs import InputBuffers
 from milepost.types import FinishReason, Row
 from tests.field_reports.scenes import serve, text
 from tests.model_specs import SMALL
@@ -211,7 +211,7 @@ def test_r78_a_page_that_does_not_exist_is_an_error_and_not_another_page(page: i
     (state if table == "state" else block)[-1] = page
     row = Row(request_id="a", start=0, token_ids=(1, 2), block_table=block, state_table=state, samples=True)
     with pytest.raises(InvariantError):
-        step_inputs([row], arena)
+        InputBuffers(arena).fill([row])
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from milepost.kernels.kda import cpu as kda_cpu
-from milepost.kernels.mla_attention import MlaDims, cpu
+from milepost.kernels.matrix import DenseMatrix
+from milepost.kernels.mla_attention import cpu
 from milepost.kernels.short_conv import cpu as conv_cpu
 from milepost.memory.layout import DUMMY_PAGE
 from milepost.types import FinishReason
@@ -16,8 +17,6 @@ from tests.field_reports.scenes import serve
 from tests.kernels.arenas import kda_arena, kv_arena, ragged
 from tests.kernels.kda_cases import make_inputs
 from tests.scheduler.harness import World, cache_config, prompt_of, request
-
-DIMS = MlaDims(heads=2, lora=32, rope=4, nope=8, v=8)
 
 
 @pytest.mark.parametrize("length", [1, 5, 40], ids=["decode", "short", "prefill"])
@@ -29,11 +28,12 @@ def test_r47_what_a_page_held_before_never_shows(length: int, garbage: float) ->
     positions = torch.arange(13 + length)
     kv.cache[kv.block_table[0, positions // 16], 0, positions % 16] = torch.randn(13 + length, 36)
     written = torch.isfinite(kv.cache)
-    q, kv_b = torch.randn(length, 2, 12), torch.randn(2, 16, 32)
+    q = torch.randn(length, 2, 12)
+    k_b, v_b = DenseMatrix(torch.randn(2, 32, 8)), DenseMatrix(torch.randn(2, 8, 32))
 
     def attend(rest: float) -> torch.Tensor:
         cache = torch.where(written, kv.cache, torch.tensor(rest))
-        return cpu.mla_attention(q, kv_b, replace(kv, cache=cache), 0, rows)
+        return cpu.mla_attention(q, k_b, v_b, None, replace(kv, cache=cache, native=None), 0, rows)
 
     assert torch.equal(attend(garbage), attend(0.0))
 
@@ -98,7 +98,7 @@ def test_r56_no_row_is_there_that_nobody_asked_for(rows: list[int]) -> None:
     arena = kda_arena(len(rows), 1, 16, 16, first_tile=0)
     state = replace(arena.state, recurrent=torch.zeros_like(arena.state.recurrent).float())
     state = replace(state, conv=state.recurrent.flatten(1))
-    x, weight = torch.randn(sum(rows), 12), torch.randn(12, 4)
+    x, weight = torch.randn(sum(rows), 12), torch.randn(4, 12)
 
     def empty(*size: object, **kind: object) -> torch.Tensor:
         made: torch.Tensor = out_of_nothing(*size, **kind)  # type: ignore[call-overload]

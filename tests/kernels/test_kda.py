@@ -1,4 +1,4 @@
-"""KDA: the chunked and stepped CPU form against the recurrence in float64."""
+"""KDA: the chunked and stepped CPU form against the recurrence in float64, for every target."""
 
 from __future__ import annotations
 
@@ -10,29 +10,35 @@ from torch import Tensor
 
 from milepost.errors import InvariantError
 from milepost.kernels.kda import cpu, reference
-from milepost.kernels.kda.cpu_plan import CHUNK, plan_rows
+from milepost.kernels.native import native
 from milepost.kernels.paging import Ragged
 from tests.kernels.arenas import LENGTHS, STARTS, StateArena, assert_near, kda_arena, ragged, ulps
 from tests.kernels.kda_cases import Inputs, fill, make_inputs
+from tests.kernels.targets import TARGETS, using
+
+TOLERANCE = ulps(torch.float32)
 
 
-def check_against_reference(
-    inputs: Inputs, rows: Ragged, arena: StateArena, dtype: torch.dtype = torch.float32
-) -> None:
+CHUNK = native.KDA_CHUNK
+
+
+def check_against_reference(inputs: Inputs, rows: Ragged, arena: StateArena) -> None:
     fill(arena, rows)
-    state_dtype = torch.float64 if dtype == torch.float64 else torch.float32
-    given, rounded = inputs.to(dtype), inputs.to(dtype).to(torch.float64)
-    fast = arena.as_dtype(state_dtype)
-    exact = fast.as_dtype(torch.float64)
-    outside = fast.state.recurrent[~arena.written()].clone()
-    got = cpu.kda(*given.all(), fast.state, arena.first_tile, rows)
-    want = reference.kda(*rounded.all(), exact.state, arena.first_tile, rows)
-    assert got.dtype == dtype
-    assert_near(got, want, ulps(dtype))
+    given = inputs.to(torch.float32)
+    start = arena.as_dtype(torch.float32)
+    exact = start.as_dtype(torch.float64)
+    want = reference.kda(*given.to(torch.float64).all(), exact.state, arena.first_tile, rows)
     written = arena.written()
-    assert_near(fast.state.recurrent[written], exact.state.recurrent[written], ulps(state_dtype))
-    # Bit for bit, NaN payloads included.
-    assert torch.equal(fast.state.recurrent[~written].view(torch.uint8), outside.view(torch.uint8))
+    outside = start.state.recurrent[~written]
+    for target in TARGETS:
+        for threads in (1, 3):
+            fast = start.as_dtype(torch.float32)
+            with using(target, threads):
+                got = cpu.kda(*given.all(), fast.state, arena.first_tile, rows)
+            assert_near(got, want, TOLERANCE)
+            assert_near(fast.state.recurrent[written], exact.state.recurrent[written], TOLERANCE)
+            # Bit for bit, NaN payloads included.
+            assert torch.equal(fast.state.recurrent[~written].view(torch.uint8), outside.view(torch.uint8))
 
 
 @pytest.mark.parametrize("length", LENGTHS)
@@ -58,13 +64,6 @@ def test_extreme_gates(gate: str) -> None:
     check_against_reference(inputs, ragged(lengths, starts), kda_arena(4, 2, 32, 16))
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
-def test_other_dtypes(dtype: torch.dtype) -> None:
-    lengths, starts = [1, 80, 1], [3, 60, 0]
-    inputs = make_inputs(sum(lengths), 2, 32)
-    check_against_reference(inputs, ragged(lengths, starts), kda_arena(3, 2, 32, 16), dtype)
-
-
 def test_all_rows_one_token() -> None:
     check_against_reference(make_inputs(5, 3, 32), ragged([1] * 5, [0, 9, 64, 0, 1]), kda_arena(5, 3, 32, 8))
 
@@ -75,15 +74,50 @@ def test_zero_vectors_do_not_divide_by_zero() -> None:
     check_against_reference(inputs, ragged([70]), kda_arena(1, 1, 32, 16))
 
 
-def test_a_row_is_the_same_alone_and_in_company() -> None:
-    inputs = make_inputs(100, 2, 32).to(torch.float32)
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("length", [1, 100])
+def test_a_row_is_the_same_alone_and_in_company(target: str, length: int) -> None:
+    """Bit for bit, on any number of threads."""
+    inputs = make_inputs(length, 2, 32).to(torch.float32)
     alone = kda_arena(1, 2, 32, 16).as_dtype(torch.float32)
-    want = cpu.kda(*inputs.all(), alone.state, alone.first_tile, ragged([100]))
     others = make_inputs(150, 2, 32).to(torch.float32)
     both = Inputs(*(torch.cat([b[:90], a, b[90:]]) for a, b in zip(inputs.all(), others.all(), strict=True)))
     crowd = kda_arena(3, 2, 32, 16).as_dtype(torch.float32)
-    got = cpu.kda(*both.all(), crowd.state, crowd.first_tile, ragged([90, 100, 60]))
-    assert_near(got[90:190], want, 1e-6)
+    with using(target, 1):
+        want = cpu.kda(*inputs.all(), alone.state, alone.first_tile, ragged([length]))
+    with using(target, 3):
+        got = cpu.kda(*both.all(), crowd.state, crowd.first_tile, ragged([90, length, 60]))
+    assert torch.equal(got[90 : 90 + length], want)
+    assert torch.equal(_matrices(crowd)[1], _matrices(alone)[0])
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_prompt_split_on_the_grid_changes_no_bit(target: str) -> None:
+    inputs = make_inputs(130, 2, 32).to(torch.float32)
+    whole = kda_arena(1, 2, 32, 16).as_dtype(torch.float32)
+    parts = kda_arena(1, 2, 32, 16).as_dtype(torch.float32)
+    split = 3 * CHUNK
+    first, rest = inputs.part(torch.arange(split)), inputs.part(torch.arange(split, 130))
+    with using(target):
+        want = cpu.kda(*inputs.all(), whole.state, whole.first_tile, ragged([130]))
+        got = [
+            cpu.kda(*first.all(), parts.state, parts.first_tile, ragged([split])),
+            cpu.kda(*rest.all(), parts.state, parts.first_tile, ragged([130 - split], [split])),
+        ]
+    assert torch.equal(torch.cat(got), want)
+    assert torch.equal(_matrices(parts), _matrices(whole))
+
+
+def test_operands_may_be_views_into_a_wider_product() -> None:
+    inputs = make_inputs(40, 2, 32).to(torch.float32)
+    wide = torch.cat([x.flatten(1) for x in inputs.all()], dim=1)
+    q, k, v, g, beta = torch.split(wide, [64, 64, 64, 64, 2], dim=1)
+    q, k, v, g = (x.view(40, 2, 32) for x in (q, k, v, g))
+    views = Inputs(q, k, v, g, beta)
+    one, two = (kda_arena(2, 2, 32, 16).as_dtype(torch.float32) for _ in range(2))
+    rows = ragged([39, 1])
+    got = cpu.kda(*views.all(), one.state, one.first_tile, rows)
+    assert torch.equal(got, cpu.kda(*inputs.all(), two.state, two.first_tile, rows))
 
 
 @pytest.mark.parametrize("split", [1, 2, 36, 63, 64, 65, 127, 128, 129])
@@ -142,29 +176,6 @@ def test_fuzz(rows: list[tuple[int, int]], heads: int, dim: int, tile_rows: int,
     lengths, starts = [length for length, _ in rows], [start for _, start in rows]
     inputs = make_inputs(sum(lengths), heads, dim, gate)
     check_against_reference(inputs, ragged(lengths, starts), kda_arena(len(rows), heads, dim, tile_rows))
-
-
-@pytest.mark.parametrize("slab_tokens", [1, 100, 10_000])
-def test_the_plan_covers_every_token_once_in_order(slab_tokens: int) -> None:
-    lengths, starts = [1, 200, 5, 1, 64, 130], [0, 0, 62, 9, 64, 100]
-    rows = ragged(lengths, starts)
-    plan = plan_rows(rows, slab_tokens)
-    seen: list[int] = plan.step_tokens.tolist()
-    upto: dict[int, int] = {}
-    for slab in plan.slabs:
-        for scan in slab.scans:
-            bucket = slab.buckets[scan.bucket]
-            of_rows = range(len(lengths)) if scan.rows is None else scan.rows.tolist()
-            for (begin, length), row in zip(bucket.spans[scan.begin : scan.end], of_rows, strict=True):
-                tokens = list(range(begin, begin + length))
-                assert length <= bucket.size
-                assert begin > upto.get(row, -1)
-                assert all(rows.row_ids()[tokens] == plan.chunk_rows[row])
-                chunks = {position // CHUNK for position in rows.positions()[tokens].tolist()}
-                assert len(chunks) == 1, "a piece crosses the chunk grid"
-                upto[row] = tokens[-1]
-                seen.extend(tokens)
-    assert sorted(seen) == list(range(rows.num_tokens))
 
 
 def test_wrong_shapes_are_named() -> None:

@@ -13,13 +13,16 @@ from torch import Tensor
 
 from milepost.errors import InvariantError
 from milepost.kernels.kda import Kda, cpu, reference
-from milepost.kernels.kda.cpu_plan import CHUNK, plan_rows
+from milepost.kernels.native import native
 from milepost.kernels.paging import PagedState, Ragged, StateSnapshots
 from tests.kernels.arenas import StateArena, assert_near, kda_arena, ragged, ulps
 from tests.kernels.kda_cases import Inputs, fill, make_inputs
 
 KERNELS: dict[str, Kda] = {"reference": reference.kda, "cpu": cpu.kda}
 HEADS, DIM, TILE_ROWS = 2, 16, 4
+CHUNK = native.KDA_CHUNK
+DTYPES = {"reference": [torch.float64, torch.float32], "cpu": [torch.float32]}
+CASES = [pytest.param(name, dtype, id=f"{name}-{dtype}") for name in KERNELS for dtype in DTYPES[name]]
 Marks = Sequence[tuple[int, int]]  # (row, tokens of the row that the snapshot has seen)
 
 
@@ -81,8 +84,7 @@ def check_every_snapshot(kernel: Kda, rows: Ragged, marks: Marks, dtype: torch.d
         assert_near(got, expected, ulps(dtype))
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize(("kernel", "dtype"), CASES)
 def test_a_snapshot_after_every_token_of_a_mixed_batch(kernel: str, dtype: torch.dtype) -> None:
     """R33, R34: prefills beside decodes leave what they are asked for; R37: the states aren't symmetric."""
     lengths, starts = [1, 17, 70, 1, 2, 131, 1], [0, 63, 0, 64, 100, 1, 5]
@@ -93,7 +95,7 @@ def test_a_snapshot_after_every_token_of_a_mixed_batch(kernel: str, dtype: torch
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_only_some_rows_of_one_token_leave_one(kernel: str) -> None:
     rows = ragged([1] * 5, [0, 9, 64, 0, 1])
-    check_every_snapshot(KERNELS[kernel], rows, [(0, 1), (2, 1), (4, 1)], torch.float64, "bounded")
+    check_every_snapshot(KERNELS[kernel], rows, [(0, 1), (2, 1), (4, 1)], torch.float32, "bounded")
 
 
 @settings(max_examples=25, deadline=None)
@@ -153,21 +155,6 @@ def test_nothing_else_is_written(kernel: str) -> None:
     before = arena.state.recurrent[others].clone()
     KERNELS[kernel](*inputs.all(), arena.state, arena.first_tile, rows)
     assert torch.equal(arena.state.recurrent[others].view(torch.uint8), before.view(torch.uint8))
-
-
-def test_pieces_end_at_the_grid_and_at_snapshots_and_nowhere_else() -> None:
-    rows = ragged([1, 200, 70], [3, 40, 0])
-    wanted = [(0, 1), (1, 24), (1, 25), (1, 130), (2, 70)]
-    state = leaving(rows, wanted, torch.float32).state
-    plan = plan_rows(rows, 10_000, state.snapshots)
-    spans = {span for slab in plan.slabs for bucket in slab.buckets for span in bucket.spans}
-    ends = {begin + length for begin, length in spans}
-    assert ends == {1 + 24, 1 + 25, 1 + 88, 1 + 130, 1 + 152, 201, 201 + 64, 271}
-    leaves = [leave for slab in plan.slabs for scan in slab.scans for leave in scan.leaves]
-    assert sorted(leaves) == [(0, 1), (0, 2), (0, 3), (1, 4)]
-    assert (plan.step_leaves.tolist(), plan.step_snapshots.tolist()) == ([0], [0])
-    assert plan_rows(rows, 10_000, state.snapshots) is plan
-    assert plan_rows(rows, 10_000).step_leaves.numel() == 0
 
 
 def with_ends(state: PagedState, rows: Sequence[int], ends: Sequence[int]) -> PagedState:

@@ -61,6 +61,26 @@ def test_products(
     assert_near(got, reference.linear(x.double(), matrix), 3e-6)
 
 
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("make", FORMATS)
+@pytest.mark.parametrize(("tokens", "batch", "out", "inputs"), SHAPES)
+def test_products_added_to_something(
+    target: str, make: Callable[..., Matrix], tokens: int, batch: int, out: int, inputs: int
+) -> None:
+    items = (batch,) if batch else ()
+    matrix, x = make(*items, out, inputs), torch.randn(tokens, *items, inputs)
+    whole = torch.randn(tokens, *items, out + 3)
+    onto = whole[..., 1 : out + 1]  # a view into something wider, which must not change around it
+    before = whole.double()
+    want = before.clone()
+    reference.linear(x.double(), matrix, want[..., 1 : out + 1])
+    with using(target, 2):
+        assert cpu.linear(x, pack(matrix), onto) is onto
+    assert_near(whole, want, 3e-6)
+    assert torch.equal(whole[..., 0].double(), before[..., 0])
+    assert torch.equal(whole[..., out + 1 :].double(), before[..., out + 1 :])
+
+
 @pytest.mark.parametrize("make", FORMATS)
 def test_packing_loses_nothing(make: Callable[..., Matrix]) -> None:
     matrix = make(3, 70, 64)
@@ -84,5 +104,7 @@ def test_a_token_is_the_same_in_any_company(target: str, make: Callable[..., Mat
 def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(InvariantError, match=r"x must be \[tokens, 32\]"):
         cpu.linear(torch.zeros(2, 31), dense(4, 32))
+    with pytest.raises(InvariantError, match=r"onto must have shape \[2, 4\]. Given: \[2, 5\]"):
+        cpu.linear(torch.zeros(2, 32), dense(4, 32), torch.zeros(2, 5))
     with pytest.raises(InvariantError, match="must be float32"):
         cpu.linear(torch.zeros(2, 32, dtype=torch.bfloat16), dense(4, 32))

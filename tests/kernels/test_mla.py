@@ -1,8 +1,8 @@
-"""MLA: paged writes, and attention in both forms against the unabsorbed token loop in float64."""
+"""MLA attention in both forms against the unabsorbed token loop in float64, on every target."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,62 +11,35 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from milepost.errors import InvariantError
+from milepost.kernels.matrix import Int8Matrix
 from milepost.kernels.mla_attention import MlaDims, cpu, reference
-from milepost.kernels.mla_write import cpu as write_cpu
-from milepost.kernels.mla_write import reference as write_reference
-from milepost.kernels.paging import PagedKv, Ragged
-from tests.kernels.arenas import LENGTHS, STARTS, assert_near, kv_arena, ragged, ulps
+from milepost.kernels.native import empty, native, use_workspace
+from milepost.kernels.native.packed import pack
+from tests.kernels.arenas import LENGTHS, STARTS, assert_near, ragged
+from tests.kernels.mla_cases import LAYER, LAYERS, Case
+from tests.kernels.targets import TARGETS, using
 
-LAYERS, LAYER = 3, 1
 SMALL = MlaDims(heads=3, lora=20, rope=6, nope=10, v=14)
 # The absorbed form pays up to lora * (nope + v) / (2 lora + rope - nope - rope - v) tokens: 10 here.
 EXPANDS_SOON = MlaDims(heads=2, lora=32, rope=4, nope=8, v=8)
+MANY_HEADS = MlaDims(heads=37, lora=48, rope=16, nope=33, v=40)
 
 
-@dataclass(frozen=True)
-class Case:
-    q: Tensor
-    kv_b: Tensor
-    kv: PagedKv
-    rows: Ragged
+@pytest.fixture(autouse=True)
+def _poison(monkeypatch: pytest.MonkeyPatch) -> None:
+    def poisoned(*shape: int) -> Tensor:
+        return empty(*shape).fill_(float("nan"))
 
-    @classmethod
-    def random(cls, lengths: list[int], starts: list[int], dims: MlaDims, block_size: int) -> Case:
-        """Rows whose written tokens are filled and whose other places are NaN."""
-        rows = ragged(lengths, starts)
-        contexts = [start + length for start, length in zip(starts, lengths, strict=True)]
-        row_dim = dims.lora + dims.rope
-        kv = kv_arena(contexts, layers=LAYERS, block_size=block_size, row_dim=row_dim, dtype=torch.float64)
-        for row, context in enumerate(contexts):
-            positions = torch.arange(context)
-            pages = kv.block_table[row, positions // block_size]
-            kv.cache[pages, LAYER, positions % block_size] = torch.randn(
-                context, row_dim, dtype=torch.float64
-            )
-        return cls(
-            q=torch.randn(sum(lengths), dims.heads, dims.nope + dims.rope, dtype=torch.float64) * 3,
-            kv_b=torch.randn(dims.heads, dims.nope + dims.v, dims.lora, dtype=torch.float64)
-            * dims.lora**-0.5,
-            kv=kv,
-            rows=rows,
-        )
-
-    def to(self, dtype: torch.dtype, cache: torch.dtype | None = None) -> Case:
-        kv = replace(self.kv, cache=self.kv.cache.to(cache or dtype))
-        return replace(self, q=self.q.to(dtype), kv_b=self.kv_b.to(dtype), kv=kv)
+    monkeypatch.setattr(cpu, "empty", poisoned)
 
 
-def check_against_reference(
-    case: Case, dtype: torch.dtype = torch.float32, cache: torch.dtype | None = None
-) -> None:
-    fast = case.to(dtype, cache)
-    exact = fast.to(torch.float64)
-    before = fast.kv.cache.clone()
-    got = cpu.mla_attention(fast.q, fast.kv_b, fast.kv, LAYER, fast.rows)
-    want = reference.mla_attention(exact.q, exact.kv_b, exact.kv, LAYER, exact.rows)
-    assert got.dtype == dtype
-    assert_near(got, want, ulps(dtype))
-    assert torch.equal(fast.kv.cache.view(torch.uint8), before.view(torch.uint8)), "attention wrote the cache"
+def check_against_reference(case: Case, threads: int = 2) -> None:
+    want = case.exact()
+    before = case.kv.cache.clone()
+    for target in TARGETS:
+        with using(target, threads):
+            assert_near(case.attend(), want, 1e-5)
+    assert torch.equal(case.kv.cache.view(torch.uint8), before.view(torch.uint8)), "attention wrote the cache"
 
 
 @pytest.mark.parametrize("length", LENGTHS)
@@ -75,43 +48,32 @@ def test_one_row_of_any_length_from_any_start(length: int, start: int) -> None:
     check_against_reference(Case.random([length], [start], EXPANDS_SOON, 16))
 
 
-@pytest.mark.parametrize("dims", [SMALL, EXPANDS_SOON, MlaDims(heads=1, lora=16, rope=8, nope=8, v=24)])
+@pytest.mark.parametrize("dims", [SMALL, MANY_HEADS, MlaDims(heads=1, lora=16, rope=8, nope=8, v=24)])
 @pytest.mark.parametrize("block_size", [1, 7, 64])
-def test_mixed_rows(dims: MlaDims, block_size: int) -> None:
+@pytest.mark.parametrize("cache", [torch.float32, torch.bfloat16], ids=str)
+def test_mixed_rows(dims: MlaDims, block_size: int, cache: torch.dtype) -> None:
     lengths, starts = [1, 30, 1, 2, 90, 1, 1], [0, 5, 200, 63, 0, 64, 127]
-    check_against_reference(Case.random(lengths, starts, dims, block_size))
+    check_against_reference(Case.random(lengths, starts, dims, block_size, cache=cache))
 
 
 @pytest.mark.parametrize("lengths", [[1, 1, 1], [40, 25]], ids=["decodes", "prefills"])
-def test_rows_of_one_form_only(lengths: list[int]) -> None:
-    check_against_reference(Case.random(lengths, [130, 0, 16][: len(lengths)], EXPANDS_SOON, 16))
+@pytest.mark.parametrize("threads", [1, 3])
+def test_rows_of_one_form_only(lengths: list[int], threads: int) -> None:
+    case = Case.random(lengths, [130, 0, 16][: len(lengths)], EXPANDS_SOON, 16)
+    check_against_reference(case, threads)
+    check_against_reference(replace(case, gate=None), threads)
 
 
-@pytest.mark.parametrize("length", [1, 60])
-def test_many_segments(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The online softmax over several segments and query tiles, borders inside a block included."""
-    monkeypatch.setattr(cpu, "_MAX_SEGMENT", 20)
-    monkeypatch.setattr(cpu, "_QUERY_TILE", 13)
-    check_against_reference(Case.random([length, 3], [77, 50], EXPANDS_SOON, 8))
+@pytest.mark.parametrize("weights", [torch.float32, torch.bfloat16], ids=str)
+def test_contexts_of_many_parts(weights: torch.dtype) -> None:
+    """Parts of a context that are full, cut, empty, and unseen by the first of a row's tokens."""
+    lengths, starts = [1, 1, 1, 9, 1], [3000, 4095, 128, 1020, 127]
+    check_against_reference(Case.random(lengths, starts, EXPANDS_SOON, 16, weights=weights), threads=3)
 
 
-@pytest.mark.parametrize("length", [1, 60])
-def test_blocks_longer_than_a_segment(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scratch memory grows with neither the context nor the block, and a block's rest is never touched."""
-    taken: list[int] = []
-    cached_rows = cpu._cached_rows
-
-    def spy(kv: PagedKv, layer: int, row: int, begin: int, end: int) -> Tensor:
-        rows = cached_rows(kv, layer, row, begin, end)
-        storage = rows.untyped_storage()
-        is_view = storage.data_ptr() == kv.cache.untyped_storage().data_ptr()
-        taken.append(len(rows) if is_view else storage.nbytes() // (rows.element_size() * kv.row_dim))
-        return rows
-
-    monkeypatch.setattr(cpu, "_MAX_SEGMENT", 20)
-    monkeypatch.setattr(cpu, "_cached_rows", spy)
-    check_against_reference(Case.random([length, 3], [77, 50], EXPANDS_SOON, 64))
-    assert 0 < max(taken) <= 20
+@pytest.mark.parametrize("weights", [torch.float32, torch.bfloat16], ids=str)
+def test_a_long_row_in_the_middle_of_a_long_context(weights: torch.dtype) -> None:
+    check_against_reference(Case.random([70, 300], [1100, 0], SMALL, 32, weights=weights))
 
 
 def test_scores_too_large_for_exp() -> None:
@@ -121,24 +83,6 @@ def test_scores_too_large_for_exp() -> None:
 
 def test_no_rope_part() -> None:
     check_against_reference(Case.random([1, 20], [9, 0], MlaDims(heads=2, lora=16, rope=0, nope=8, v=8), 16))
-
-
-def test_other_dtypes() -> None:
-    case = Case.random([1, 30, 2], [40, 0, 63], EXPANDS_SOON, 16)
-    check_against_reference(case, torch.bfloat16)
-    check_against_reference(case, torch.float64)
-    check_against_reference(case, torch.float32, cache=torch.bfloat16)
-
-
-def test_one_shot_equals_split() -> None:
-    case = Case.random([100], [0], EXPANDS_SOON, 16).to(torch.float32)
-    want = cpu.mla_attention(case.q, case.kv_b, case.kv, LAYER, case.rows)
-    for split in (1, 15, 16, 64, 99):
-        parts = [
-            cpu.mla_attention(case.q[begin:end], case.kv_b, case.kv, LAYER, ragged([end - begin], [begin]))
-            for begin, end in ((0, split), (split, 100))
-        ]
-        assert_near(torch.cat(parts), want, 1e-5)
 
 
 @settings(max_examples=25, deadline=None)
@@ -159,36 +103,75 @@ def test_fuzz(rows: list[tuple[int, int]], dims: MlaDims, block_size: int) -> No
     check_against_reference(Case.random(lengths, starts, dims, block_size))
 
 
-@pytest.mark.parametrize("write", [write_cpu.mla_write, write_reference.mla_write], ids=["cpu", "reference"])
-def test_write_fills_its_places_and_no_others(write: object) -> None:
-    lengths, starts = [1, 20, 3], [8, 5, 0]
-    contexts = [start + length for start, length in zip(starts, lengths, strict=True)]
-    kv = kv_arena(contexts, layers=LAYERS, block_size=8, row_dim=5, dtype=torch.float32)
-    rows = torch.randn(24, 5)
-    write(rows, kv, LAYER, ragged(lengths, starts))  # type: ignore[operator]
-    token = 0
-    for row, (start, length) in enumerate(zip(starts, lengths, strict=True)):
-        for position in range(start, start + length):
-            place = kv.cache[kv.block_table[row, position // 8], LAYER, position % 8]
-            assert torch.equal(place, rows[token])
-            token += 1
-    assert int(torch.isfinite(kv.cache).sum()) == rows.numel(), "something else was written"
+def test_one_shot_equals_split() -> None:
+    case = Case.random([100], [0], EXPANDS_SOON, 16)
+    want = case.attend()
+    for split in (1, 15, 16, 64, 99):
+        halves = [
+            replace(case, q=case.q[begin:end], gate=case.gate[begin:end], rows=ragged([end - begin], [begin]))
+            for begin, end in ((0, split), (split, 100))
+            if case.gate is not None
+        ]
+        assert_near(torch.cat([half.attend() for half in halves]), want, 1e-5)
 
 
-def test_write_casts_to_the_cache() -> None:
-    kv = kv_arena([2], layers=1, block_size=4, row_dim=3, dtype=torch.bfloat16)
-    rows = torch.randn(2, 3)
-    write_cpu.mla_write(rows, kv, 0, ragged([2]))
-    assert torch.equal(kv.cache[kv.block_table[0, 0], 0, :2], rows.bfloat16())
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_token_is_the_same_in_any_company(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bit for bit: alone, in a batch, on more threads, and however much is taken at a time."""
+    case = Case.random([1, 7, 60, 1, 1100, 3, 1], [900, 300, 40, 0, 70, 130, 64], SMALL, 16)
+    with using(target, 1):
+        want = case.attend()
+        alone = [case.part(row).attend() for row in range(case.rows.num_rows)]
+    assert torch.equal(torch.cat(alone), want)
+    monkeypatch.setattr(cpu, "_PASS", 8)
+    monkeypatch.setattr(cpu, "_MAX_PARTS", native.MOST_PARTS)
+    for threads in (1, 2, 5):
+        with using(target, threads):
+            assert torch.equal(case.attend(), want)
 
 
-def test_wrong_shapes_are_named() -> None:
+def test_a_played_tape_reads_what_the_next_step_put_there() -> None:
+    case = Case.random([1, 1, 1], [199, 63, 250], SMALL, 16)
+    case = replace(case, k_b=pack(case.k_b), v_b=pack(case.v_b))  # a tape's weights must stay
+    case.rows.starts.copy_(torch.tensor([3, 40, 60]))
+    workspace, tape = native.Workspace(), native.Tape()
+    with using(TARGETS[0], 2), use_workspace(workspace):
+        tape.start()
+        out = case.attend()
+        tape.stop()
+        assert_near(out, replace(case, rows=ragged([1, 1, 1], [3, 40, 60])).exact(), 1e-5)
+        case.rows.starts.copy_(torch.tensor([199, 63, 250]))
+        case.q.copy_(torch.randn(case.q.shape))
+        tape.play()
+    assert_near(out, replace(case, rows=ragged([1, 1, 1], [199, 63, 250])).exact(), 1e-5)
+
+
+@pytest.mark.parametrize("length", [1, 3, 40])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("target", TARGETS)
+def test_what_is_not_finite_in_the_cache_shows(length: int, bad: float, target: str) -> None:
+    case = Case.random([length, 2], [150, 9], EXPANDS_SOON, 16)
+    case.kv.cache[case.kv.block_table[0, 7], LAYER, 5, 3] = bad
+    with using(target):
+        got = case.attend()
+        assert not bool(torch.isfinite(got[:length]).all(1).any())
+        assert bool(torch.isfinite(got[length:]).all())
+        # Nothing of it is left behind in the threads' memory.
+        assert bool(torch.isfinite(Case.random([length], [9], EXPANDS_SOON, 16).attend()).all())
+
+
+def test_wrong_operands_are_named() -> None:
     case = Case.random([3], [0], SMALL, 8)
-    with pytest.raises(InvariantError, match=r"q must have shape \[\*, 3, \*\]"):
-        reference.mla_attention(case.q[:, :2], case.kv_b, case.kv, LAYER, case.rows)
-    with pytest.raises(InvariantError, match=r"layer must be below 3 MLA layers\. Given: 3"):
-        cpu.mla_attention(case.q, case.kv_b, case.kv, 3, case.rows)
+    with pytest.raises(InvariantError, match=r"q must have shape \[\*, 3, 16\]"):
+        replace(case, q=case.q[:, :2]).attend()
+    with pytest.raises(InvariantError, match=rf"layer must be below {LAYERS} MLA layers\. Given: 3"):
+        cpu.mla_attention(case.q, case.k_b, case.v_b, None, case.kv, 3, case.rows)
     with pytest.raises(InvariantError, match="don't fit"):
-        cpu.mla_attention(case.q[..., :4], case.kv_b, case.kv, LAYER, case.rows)
-    with pytest.raises(InvariantError, match=r"rows must have shape \[\*, 26\]"):
-        write_cpu.mla_write(torch.zeros(3, 5), case.kv, LAYER, case.rows)
+        reference.mla_attention(case.q, case.v_b, case.k_b, None, case.kv, LAYER, case.rows)
+    with pytest.raises(InvariantError, match=r"gate must have shape \[3, 42\]"):
+        replace(case, gate=torch.zeros(3, 41)).attend()
+    with pytest.raises(InvariantError, match="heads must be contiguous"):
+        replace(case, q=torch.zeros(3, 3, 20)[..., :16]).attend()
+    int8 = Int8Matrix(torch.zeros(3, 20, 10, dtype=torch.int8), torch.zeros(3, 20))
+    with pytest.raises(InvariantError, match=r"must be f32 or bf16\. Given: int8"):
+        cpu.mla_attention(case.q, int8, case.v_b, None, case.kv, LAYER, case.rows)

@@ -1,4 +1,4 @@
-"""Short convolution: the shifted form and its window in the state against the token loop."""
+"""Short convolution: the blocked form and its window in the state against the token loop."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from milepost.errors import InvariantError
 from milepost.kernels.paging import PagedState, Ragged, StateSnapshots
 from milepost.kernels.short_conv import cpu, reference, window_tiles
 from tests.kernels.arenas import LENGTHS, STARTS, assert_near, ragged, ulps
+from tests.kernels.targets import TARGETS, using
 
 FIRST_TILE = 4
 
@@ -37,7 +38,7 @@ class Case:
         conv = torch.full(((len(lengths) * pages + 3) * 3, width), float("nan"), dtype=torch.float64)
         case = cls(
             u=torch.randn(sum(lengths), channels, dtype=torch.float64),
-            weight=torch.randn(channels, taps, dtype=torch.float64),
+            weight=torch.randn(taps, channels, dtype=torch.float64),
             state=PagedState(recurrent=conv[:, None], conv=conv, table=table, tiles_per_page=3),
             rows=rows,
         )
@@ -50,13 +51,15 @@ class Case:
                 conv[own] = torch.randn(int(own.sum()), dtype=torch.float64)
         return case
 
-    def to(self, dtype: torch.dtype) -> Case:
-        state = replace(self.state, conv=self.state.conv.to(dtype, copy=True))
-        return replace(self, u=self.u.to(dtype), state=state)
+    def to(self, dtype: torch.dtype, window_dtype: torch.dtype | None = None) -> Case:
+        """A copy, with inputs of one dtype and windows of another, or the same."""
+        conv = self.state.conv.to(window_dtype or dtype, copy=True)
+        state = replace(self.state, conv=conv, recurrent=conv[:, None])
+        return replace(self, u=self.u.to(dtype), weight=self.weight.to(dtype), state=state)
 
     def written(self) -> Tensor:
         """Mask over conv's elements: the windows, without the rest of their last tiles."""
-        channels, taps = self.weight.shape
+        taps, channels = self.weight.shape
         size = (taps - 1) * channels
         tiles = self.state.tile_ids(FIRST_TILE, window_tiles(self.state, taps - 1, channels))
         mask = torch.zeros(self.state.conv.shape, dtype=torch.bool)
@@ -66,18 +69,21 @@ class Case:
         return mask
 
 
-def check_against_reference(case: Case, dtype: torch.dtype = torch.float32) -> None:
-    fast = case.to(dtype)
-    exact = fast.to(torch.float64)
+def check_against_reference(case: Case, window_dtype: torch.dtype = torch.float32) -> None:
+    start = case.to(torch.float32, window_dtype)
+    exact = start.to(torch.float64)
     mask = case.written()
-    outside = fast.state.conv[~mask].clone()
-    got = cpu.short_conv(fast.u, fast.weight, fast.state, FIRST_TILE, fast.rows)
+    outside = start.state.conv[~mask]
     want = reference.short_conv(exact.u, exact.weight, exact.state, FIRST_TILE, exact.rows)
-    assert got.dtype == dtype
-    assert_near(got, want, ulps(dtype))
-    # The window is a copy of inputs, so it is exact.
-    assert torch.equal(fast.state.conv[mask].double(), exact.state.conv[mask])
-    assert torch.equal(fast.state.conv[~mask].view(torch.uint8), outside.view(torch.uint8))
+    for target in TARGETS:
+        for threads in (1, 3):
+            fast = start.to(torch.float32, window_dtype)
+            with using(target, threads):
+                got = cpu.short_conv(fast.u, fast.weight, fast.state, FIRST_TILE, fast.rows)
+            assert_near(got, want, ulps(torch.float32))
+            # The window is a copy of inputs, so it is exact to the rounding that its dtype asks for.
+            assert torch.equal(fast.state.conv[mask], exact.state.conv[mask].float().to(window_dtype))
+            assert torch.equal(fast.state.conv[~mask].view(torch.uint8), outside.view(torch.uint8))
 
 
 @pytest.mark.parametrize("length", LENGTHS)
@@ -98,7 +104,7 @@ def test_all_rows_one_token() -> None:
 
 
 def test_rows_shorter_than_the_window_keep_the_older_inputs() -> None:
-    case = Case.random([1, 2], [0, 5], 3, 4, 9)
+    case = Case.random([1, 2], [0, 5], 3, 4, 9).to(torch.float32)
     before = case.state.conv[case.state.tile_ids(FIRST_TILE, 1)[1, 0]].view(3, 3).clone()
     cpu.short_conv(case.u, case.weight, case.state, FIRST_TILE, case.rows)
     after = case.state.conv[case.state.tile_ids(FIRST_TILE, 1)[:, 0]].view(2, 3, 3)
@@ -112,7 +118,7 @@ def leaving(case: Case, marks: list[tuple[int, int]]) -> Case:
     pages = case.state.table.shape[1]
     table = tiles // 3 + torch.randperm(len(marks) * pages).view(-1, pages)
     conv = torch.cat(
-        [case.state.conv, torch.full((table.numel() * 3, width), float("nan"), dtype=torch.float64)]
+        [case.state.conv, torch.full((table.numel() * 3, width), float("nan"), dtype=case.state.conv.dtype)]
     )
     ends = torch.tensor([case.rows.offsets[row] + seen for row, seen in marks])
     snapshots = StateSnapshots(torch.tensor([row for row, _ in marks]), ends, table)
@@ -125,7 +131,7 @@ def test_windows_of_snapshots_are_those_of_a_run_cut_there(kernel: ModuleType, t
     """R33, R34; young rows' windows still hold zeros, or inputs of the steps before."""
     lengths, starts = [1, 3, 2, 66, 1, 5], [0, 1, 0, 64, 7, 200]
     marks = [(row, seen) for row, length in enumerate(lengths) for seen in range(1, length + 1)]
-    case = Case.random(lengths, starts, 5, taps, 4)
+    case = Case.random(lengths, starts, 5, taps, 4).to(torch.float32)
     full = leaving(case, marks)
     before = full.state.conv.clone()
     y = kernel.short_conv(full.u, full.weight, full.state, FIRST_TILE, full.rows)
@@ -143,7 +149,7 @@ def test_windows_of_snapshots_are_those_of_a_run_cut_there(kernel: ModuleType, t
         assert torch.equal(got[number, :size], want)
         assert bool(got[number, size:].isnan().all())
     want_y = reference.short_conv(case.u, case.weight, case.state, FIRST_TILE, case.rows)
-    assert_near(y, want_y, 1e-12)
+    assert_near(y, want_y, ulps(torch.float32))
     own = full.state.tile_ids(FIRST_TILE, num_tiles)
     assert torch.equal(full.state.conv[own].nan_to_num(), case.state.conv[own].nan_to_num())
     others = torch.ones(before.shape[0], dtype=torch.bool)
@@ -151,9 +157,32 @@ def test_windows_of_snapshots_are_those_of_a_run_cut_there(kernel: ModuleType, t
     assert torch.equal(full.state.conv[others].view(torch.uint8), before[others].view(torch.uint8))
 
 
-def test_other_dtypes() -> None:
-    check_against_reference(Case.random([1, 20, 3], [0, 9, 64], 8, 4, 10), torch.bfloat16)
-    check_against_reference(Case.random([1, 20, 3], [0, 9, 64], 8, 4, 10), torch.float64)
+@pytest.mark.parametrize("width", [10, 40])
+def test_windows_in_bfloat16(width: int) -> None:
+    check_against_reference(Case.random([1, 20, 3, 2], [0, 9, 64, 0], 20, 4, width), torch.bfloat16)
+
+
+@pytest.mark.parametrize("channels", [512, 1030])
+def test_more_channels_than_a_block(channels: int) -> None:
+    check_against_reference(Case.random([1, 3, 30, 1], [0, 9, 2, 70], channels, 4, 300))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_row_is_the_same_alone_and_in_company(target: str) -> None:
+    """Bit for bit, on any number of threads."""
+    case = Case.random([5, 1, 20, 3], [0, 9, 64, 2], 20, 4, 10).to(torch.float32)
+    whole = case.to(torch.float32)
+    with using(target, 3):
+        want = cpu.short_conv(whole.u, whole.weight, whole.state, FIRST_TILE, whole.rows)
+    for row, begin in enumerate(case.rows.offsets[:-1]):
+        end = case.rows.offsets[row + 1]
+        alone = replace(case.state, table=case.state.table[row : row + 1])
+        rows = ragged([end - begin], [case.rows.start_list[row]])
+        with using(target, 1):
+            got = cpu.short_conv(case.u[begin:end], case.weight, alone, FIRST_TILE, rows)
+        assert torch.equal(got, want[begin:end])
+    written = case.written()
+    assert torch.equal(case.state.conv[written], whole.state.conv[written])
 
 
 @pytest.mark.parametrize("split", [1, 2, 3, 4, 64, 65, 69])
@@ -182,7 +211,12 @@ def test_fuzz(rows: list[tuple[int, int]], channels: int, taps: int, width: int)
 
 def test_wrong_shapes_are_named() -> None:
     case = Case.random([2], [0], 6, 4, 16)
-    with pytest.raises(InvariantError, match=r"weight must have shape \[6, \*\]"):
-        reference.short_conv(case.u, case.weight[:5], case.state, FIRST_TILE, case.rows)
+    with pytest.raises(InvariantError, match=r"weight must have shape \[\*, 6\]"):
+        reference.short_conv(case.u, case.weight[:, :5], case.state, FIRST_TILE, case.rows)
     with pytest.raises(InvariantError, match="needs tiles up to 103"):
         cpu.short_conv(case.u, case.weight, case.state, 101, case.rows)
+    case = case.to(torch.float32)
+    with pytest.raises(InvariantError, match=r"at most 16 taps\. Given: 17"):
+        cpu.short_conv(case.u, torch.zeros(17, 6), case.state, 0, case.rows)
+    with pytest.raises(InvariantError, match="weight must be contiguous"):
+        cpu.short_conv(case.u, torch.zeros(6, 4).T, case.state, FIRST_TILE, case.rows)

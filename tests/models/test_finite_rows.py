@@ -35,11 +35,14 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def spoilt_kv(ops: Ops, mla_layer: int, bad: float) -> Ops:
     """One number of the KV row of row 1's 20th token, in one MLA layer."""
 
-    def write(rows: Tensor, kv: PagedKv, layer: int, ragged: Ragged) -> None:
+    def write(
+        latent: Tensor, k_pe: Tensor, weight: Tensor, eps: float, kv: PagedKv, layer: int, ragged: Ragged
+    ) -> None:
+        ops.mla_write(latent, k_pe, weight, eps, kv, layer, ragged)
         if layer == mla_layer:
-            rows = rows.clone()
-            rows[ragged.offsets[1] + 19, 5] = bad
-        ops.mla_write(rows, kv, layer, ragged)
+            position = ragged.start_list[1] + 19
+            page = kv.block_table[1, position // kv.block_size]
+            kv.cache[page, layer, position % kv.block_size, 5] = bad
 
     return replace(ops, mla_write=write)
 

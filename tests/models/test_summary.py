@@ -10,6 +10,7 @@ import torch
 
 from milepost.config_json import parse_config
 from milepost.errors import CheckpointError
+from milepost.kernels.matrix import MatrixFormat
 from milepost.kernels.ops import load_ops
 from milepost.models import load_model
 from milepost.models.loader import expected_tensors
@@ -78,10 +79,13 @@ def test_summary_of_a_checkpoint(tmp_path: Path, family: str) -> None:
     assert summary.skipped_bytes == sum(entry.num_bytes for entry in entries) - summary.num_bytes
     assert ("U8" in summary.bytes_by_dtype) is is_k3
     assert summary.parameters.num_tensors == len(text)
-    model = load_model(folder, dtype=torch.float32, ops=load_ops("reference"))
-    if not is_k3:  # nothing is packed: in memory, each parameter takes four bytes
-        assert model.num_bytes == 4 * summary.parameters.total
-    assert summary.memory_by_dtype["float32"] == model.num_bytes > summary.memory_by_dtype["bfloat16"]
+    sizes = summary.memory_by_weights
+    assert ("mxfp4" in sizes) is is_k3, "80 inputs can't be packed"
+    for weights in (None, *MatrixFormat):
+        if (weights or "auto") in sizes:
+            model = load_model(folder, dtype=torch.float32, ops=load_ops("cpu"), weights=weights)
+            assert sizes[weights or "auto"] == model.num_bytes
+    assert sizes["float32"] > sizes["bfloat16"] > sizes["int8"]
 
 
 def test_summary_reads_no_data_but_checks_all_names(tmp_path: Path) -> None:

@@ -31,6 +31,8 @@ def test_the_model_is_required() -> None:
         ("dtype", 32),
         ("kv_dtype", "fp8"),
         ("kernels", "triton"),
+        ("weights", "float16"),
+        ("weights", None),
         ("layout", "lcm"),
         ("memory", "lots"),
         ("block_size", 0),
@@ -81,6 +83,15 @@ def test_a_wrong_value_is_refused_by_name(name: str, value: object) -> None:
 def test_auto_dtypes_follow_the_model(options: dict[str, str], dtypes: tuple[str, str, str]) -> None:
     config = EngineConfig.from_options({"model": "m", **options})
     assert (config.resolved_dtype, config.resolved_kv_dtype, config.resolved_recurrent_dtype) == dtypes
+
+
+@pytest.mark.parametrize("options", [{"dtype": "float64"}, {"kv_dtype": "float64", "dtype": "float32"}])
+def test_compiled_kernels_refuse_float64(options: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match=r"kernels cpu compute in float32.*Choose kernels reference"):
+        EngineConfig.from_options({"model": "m", "kernels": "cpu", **options})
+    assert EngineConfig.from_options({"model": "m", **options}).wants_float64
+    assert EngineConfig.from_options({"model": "m", "kernels": "reference", **options}).wants_float64
+    assert not EngineConfig(model="m", dtype="bfloat16").wants_float64
 
 
 def cache_of(block_size: int = 64, **options: object) -> ResolvedCache:

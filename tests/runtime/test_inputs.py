@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import random
 from collections.abc import Sequence
 
 import pytest
@@ -9,8 +11,10 @@ import torch
 
 from milepost.errors import InvariantError
 from milepost.memory.layout import PagedLayout
+from milepost.memory.tables import PageTable
+from milepost.models.inputs import StepInputs
 from milepost.runtime.arena import Arena
-from milepost.runtime.inputs import step_inputs
+from milepost.runtime.inputs import InputBuffers
 from milepost.types import Row, SnapshotOrder
 
 BLOCK = 16
@@ -49,7 +53,7 @@ def test_rows_are_laid_end_to_end(arena: Arena, layout: PagedLayout) -> None:
         row(layout, start=33, count=1, blocks=[3, 4, 5], state=state),
         row(layout, start=16, count=3, blocks=(6, 2), samples=False),
     ]
-    inputs = step_inputs(rows, arena)
+    inputs = InputBuffers(arena).fill(rows)
     assert inputs.token_ids.tolist() == [*range(20), 33, 16, 17, 18]
     assert inputs.ragged.cu_seqlens.tolist() == [0, 20, 21, 24]
     assert inputs.ragged.starts.tolist() == [0, 33, 16]
@@ -64,7 +68,7 @@ def test_rows_are_laid_end_to_end(arena: Arena, layout: PagedLayout) -> None:
 
 
 def test_nothing_sampled_is_an_empty_index(arena: Arena, layout: PagedLayout) -> None:
-    inputs = step_inputs([row(layout, samples=False)], arena)
+    inputs = InputBuffers(arena).fill([row(layout, samples=False)])
     assert inputs.sample_index.shape == (0,)
     assert inputs.sample_index.dtype == torch.int64
 
@@ -76,9 +80,9 @@ def test_a_block_holds_its_size(
     arena: Arena, layout: PagedLayout, start: int, count: int, blocks: int
 ) -> None:
     chunk = row(layout, start=start, count=count, blocks=range(10, 10 + blocks))
-    assert step_inputs([chunk], arena).kv.block_table.shape == (1, blocks)
+    assert InputBuffers(arena).fill([chunk]).kv.block_table.shape == (1, blocks)
     with pytest.raises(InvariantError, match=f"need {blocks} blocks, its table has {blocks - 1}"):
-        step_inputs([row(layout, start=start, count=count, blocks=range(10, 9 + blocks))], arena)
+        InputBuffers(arena).fill([row(layout, start=start, count=count, blocks=range(10, 9 + blocks))])
 
 
 def test_tables_that_cannot_be_are_refused(arena: Arena, layout: PagedLayout) -> None:
@@ -93,7 +97,7 @@ def test_tables_that_cannot_be_are_refused(arena: Arena, layout: PagedLayout) ->
         (row(layout, state=[0, *state[1:]]), "dummy page as a part of its state"),
     ]:
         with pytest.raises(InvariantError, match=message):
-            step_inputs([row(layout), wrong], arena)
+            InputBuffers(arena).fill([row(layout), wrong])
 
 
 def test_snapshots_are_laid_side_by_side(arena: Arena, layout: PagedLayout) -> None:
@@ -105,12 +109,12 @@ def test_snapshots_are_laid_side_by_side(arena: Arena, layout: PagedLayout) -> N
         row(layout, start=9, count=1, blocks=[37], state=state),
         row(layout, start=33, count=5, blocks=[36, 35, 34], state=state, snapshots=[(35, tables[2])]),
     ]
-    snapshots = step_inputs(rows, arena).state.snapshots
+    snapshots = InputBuffers(arena).fill(rows).state.snapshots
     assert snapshots is not None
     assert snapshots.rows.tolist() == [0, 0, 2]
     assert snapshots.ends.tolist() == [1, 20, 23]
     assert snapshots.table.tolist() == tables
-    assert step_inputs(rows[1:2], arena).state.snapshots is None
+    assert InputBuffers(arena).fill(rows[1:2]).state.snapshots is None
 
 
 def test_snapshots_that_cannot_be_are_refused(arena: Arena, layout: PagedLayout) -> None:
@@ -132,4 +136,121 @@ def test_snapshots_that_cannot_be_are_refused(arena: Arena, layout: PagedLayout)
         ([(20, [31, *good[1:]])], r"writes pages \[31\], on which snapshots are to lie"),
     ]:
         with pytest.raises(InvariantError, match=message):
-            step_inputs([row(layout, start=16, count=20, snapshots=snapshots)], arena)
+            InputBuffers(arena).fill([row(layout, start=16, count=20, snapshots=snapshots)])
+
+
+class Life:
+    """One life of a request on random pages: its tables grow, its tokens are computed step by step."""
+
+    def __init__(self, draw: random.Random, layout: PagedLayout) -> None:
+        self._draw = draw
+        self._layout = layout
+        self.start = draw.choice([0, draw.randrange(200)])
+        self.block_table = PageTable(self._pages(layout.blocks_for(self.start)))
+        self.state_table = PageTable(self._pages(layout.pages_per_state))
+
+    def row(self) -> Row:
+        """The next chunk, most often a single token."""
+        return self._next(
+            1 if self._draw.random() < 0.8 else self._draw.randrange(1, 60),
+            samples=self._draw.random() < 0.9,
+        )
+
+    def decode(self) -> Row:
+        """The next token."""
+        return self._next(1, samples=True)
+
+    def _next(self, count: int, *, samples: bool) -> Row:
+        # The table may have pages to spare.
+        missing = self._layout.blocks_for(self.start + count) - len(self.block_table)
+        self.block_table.extend(self._pages(max(0, missing) + (self._draw.random() < 0.1)))
+        row = Row(
+            request_id="r",
+            start=self.start,
+            token_ids=tuple(self._draw.randrange(1000) for _ in range(count)),
+            block_table=self.block_table,
+            state_table=self.state_table,
+            samples=samples,
+        )
+        self.start += count
+        return row
+
+    def _pages(self, count: int) -> list[int]:
+        return [self._draw.randrange(1, 40) for _ in range(count)]
+
+
+def as_lists(inputs: StepInputs) -> list[object]:
+    ragged = inputs.ragged
+    tensors = (inputs.token_ids, ragged.cu_seqlens, ragged.starts, inputs.state.table, inputs.kv.block_table)
+    return [tensor.tolist() for tensor in (*tensors, inputs.sample_index)]
+
+
+def from_nothing(rows: Sequence[Row], layout: PagedLayout) -> list[object]:
+    """The same tensors as plain lists, from the rows alone."""
+    blocks = [list(row.block_table)[: layout.blocks_for(row.start + len(row.token_ids))] for row in rows]
+    widest = max(map(len, blocks))
+    ends = list(itertools.accumulate(len(row.token_ids) for row in rows))
+    return [
+        [token for row in rows for token in row.token_ids],
+        [0, *ends],
+        [row.start for row in rows],
+        [list(row.state_table) for row in rows],
+        [table + [0] * (widest - len(table)) for table in blocks],
+        [end - 1 for row, end in zip(rows, ends, strict=True) if row.samples],
+    ]
+
+
+def test_whatever_came_before_a_step_has_the_tensors_that_its_rows_alone_give(
+    arena: Arena, layout: PagedLayout
+) -> None:
+    """Rows come, go, change places, stand still for a step, grow, and end in an error in between."""
+    seed = random.randrange(1 << 32)
+    draw = random.Random(seed)
+    buffers, alive = InputBuffers(arena), [Life(draw, layout)]
+    for _ in range(300):
+        alive = [life for life in alive if draw.random() < 0.97]
+        alive += [Life(draw, layout) for _ in range(draw.choice([0, 0, 0, 0, 1, 3]) or not alive)]
+        if draw.random() < 0.1:
+            draw.shuffle(alive)
+        rows = [life.row() for life in alive if draw.random() < 0.98] or [alive[0].row()]
+        if draw.random() < 0.05:
+            wrong = row(layout, blocks=(draw.choice([-1, 0, 40]),), state=[1] * layout.pages_per_state)
+            with pytest.raises(InvariantError):
+                buffers.fill([*rows[: draw.randrange(len(rows))], wrong, *rows])
+        assert as_lists(buffers.fill(rows)) == from_nothing(rows, layout), f"seed {seed}"
+
+
+def test_a_table_that_is_used_from_an_earlier_place_again(arena: Arena, layout: PagedLayout) -> None:
+    """Tokens may be computed anew; what lies behind them is padding then."""
+    buffers = InputBuffers(arena)
+    long, short = row(layout, start=33), row(layout, start=3)
+    assert buffers.fill([long]).kv.block_table.tolist() == [[30, 31, 32]]
+    assert buffers.fill([short, long]).kv.block_table.tolist() == [[30, 0, 0], [30, 31, 32]]
+    assert buffers.fill([long, short]).kv.block_table.tolist() == [[30, 31, 32], [30, 0, 0]]
+
+
+def addresses(inputs: StepInputs) -> list[tuple[int, int]]:
+    """Address and stride of every tensor that the step has."""
+    ragged, tables = inputs.ragged, (inputs.state.table, inputs.kv.block_table)
+    lists = (inputs.token_ids, ragged.cu_seqlens, ragged.starts, inputs.sample_index)
+    return [(tensor.data_ptr(), tensor.stride(0)) for tensor in (*lists, *tables)]
+
+
+@pytest.mark.parametrize("num_rows", [1, 3, 70])
+def test_decoding_moves_no_tensor_unless_the_generation_says_so(
+    arena: Arena, layout: PagedLayout, num_rows: int
+) -> None:
+    """Over 600 tokens, so over many blocks; with other steps in between, and rows that change."""
+    draw = random.Random(num_rows)
+    buffers = InputBuffers(arena)
+    lives = [Life(draw, layout) for _ in range(num_rows)]
+    seen: dict[int, list[tuple[int, int]]] = {}
+    for step in range(600):
+        if step % 50 == 49:
+            lives[draw.randrange(num_rows)] = Life(draw, layout)
+            buffers.fill([lives[0].row()])
+        rows = [life.decode() for life in lives]
+        inputs = buffers.fill(rows)
+        assert as_lists(inputs) == from_nothing(rows, layout)
+        assert seen.setdefault(buffers.generation, addresses(inputs)) == addresses(inputs)
+    assert len(seen) <= 8, "memory grows to powers of two"

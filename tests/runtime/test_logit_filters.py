@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from milepost.runtime.logit_filters import allowed_ids, best_ids, log_softmax, scaled_scores
 from milepost.types import SamplingParams
@@ -62,3 +65,27 @@ def test_the_nucleus_of_a_large_vocabulary_is_exact(scale: float, top_p: float) 
     chances = np.cumsum(np.exp(log_softmax(logits))[order])
     expected = np.sort(order[: int((chances < top_p).sum()) + 1])
     assert np.array_equal(allowed_ids(scaled_scores(logits, 1.0), SamplingParams(top_p=top_p)), expected)
+
+
+@pytest.mark.parametrize("scale", [0.0, 0.001, 0.3, 2.0, 8.0])
+@pytest.mark.parametrize("top_k", [0, 1, 50, 3000])
+def test_filters_of_a_large_vocabulary_follow_a_full_sort(scale: float, top_k: int) -> None:
+    """Many equal scores; what the filters leave is exactly what sorting everything leaves."""
+    seed = int(np.random.default_rng().integers(1 << 32))
+    draw = np.random.default_rng(seed)
+    for decimals, top_p, min_p in itertools.product([1, 4], [1.0, 0.9993, 0.6871, 0.0517], [0.0, 0.02]):
+        logits = draw.normal(scale=scale, size=9000).round(decimals)
+        params = SamplingParams(top_k=top_k, top_p=top_p, min_p=min_p)
+        found = allowed_ids(scaled_scores(logits, 1.0), params)
+        assert np.array_equal(found, fully_sorted(logits, params)), f"seed {seed}, {params}"
+
+
+def fully_sorted(logits: NDArray[np.float64], params: SamplingParams) -> NDArray[np.int64]:
+    order = np.argsort(-logits, kind="stable")[: params.top_k or None]
+    chances = np.exp(logits[order] - logits.max())
+    if params.top_p < 1.0:
+        reached = np.cumsum(chances / chances.sum())
+        # A sum that is taken in another order may fall on the other side of top_p.
+        assert np.abs(reached - params.top_p).min() > 1e-12
+        order = order[: int((reached < params.top_p).sum()) + 1]
+    return np.sort(order[np.exp(logits[order] - logits.max()) >= params.min_p])

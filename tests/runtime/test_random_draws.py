@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from milepost.runtime.random_draws import SeedSource, gumbel_noise
+from milepost.runtime.random_draws import SeedSource, draw_any, gumbel_noise
 
 PINNED = {
     (0, 0): [0.3394135683350476, -0.05979426358102542, -0.5689064209254312],
@@ -47,3 +47,38 @@ def test_an_engine_seed_repeats_its_seeds_and_none_does_not() -> None:
 
     assert four(3) == four(3)
     assert len({*four(3), *four(4), *four(None), *four(None)}) == 16
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 40, 400])
+def test_noise_of_few_tokens_is_the_noise_that_they_have_among_all(count: int) -> None:
+    """Whether what lies between the tokens is skipped or drawn makes no difference."""
+    vocab = 5000
+    everybody = gumbel_noise(7, 3, np.arange(vocab))
+    seed = int(np.random.default_rng().integers(1 << 32))
+    draw = np.random.default_rng(seed)
+    for _ in range(20):
+        ids = np.sort(draw.choice(vocab, count, replace=False))
+        assert np.array_equal(gumbel_noise(7, 3, ids), everybody[ids]), f"seed {seed}"
+
+
+@pytest.mark.parametrize("scale", [0.0, 0.1, 1.0, 4.0, 50.0])
+def test_a_draw_from_the_whole_vocabulary_is_the_largest_of_all_sums(scale: float) -> None:
+    """From equal scores, where noise alone decides, to scores that leave it no chance."""
+    vocab = 3000
+    seed = int(np.random.default_rng().integers(1 << 32))
+    draw = np.random.default_rng(seed)
+    winners = set()
+    for index in range(60):
+        scores = draw.normal(scale=scale, size=vocab).round(2)
+        scores -= scores.max()
+        expected = int(np.argmax(scores + gumbel_noise(9, index, np.arange(vocab))))
+        assert draw_any(9, index, scores) == expected, f"seed {seed}"
+        winners.add(scores[expected] < -3)
+    if 1.0 <= scale <= 4.0:
+        assert winners == {True, False}  # both ways of finding it were needed
+
+
+def test_scores_without_end_are_never_drawn() -> None:
+    scores = np.full(9, -np.inf)
+    scores[4] = 0.0
+    assert {draw_any(1, index, scores) for index in range(50)} == {4}

@@ -1,33 +1,40 @@
-"""Attention Residuals' read without stacking the sources: they are only walked, twice each."""
+"""Attention Residuals' read and the norm behind it for CPUs: sources are read once from memory."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
+from milepost.errors import InvariantError
 from milepost.kernels.attn_res import check
-from milepost.kernels.precision import compute_dtype
+from milepost.kernels.native import address, empty, floats, native
 
 __all__ = ["attn_res"]
 
 
 def attn_res(
-    running: Tensor, banks: Sequence[Tensor], norm_weight: Tensor, proj_weight: Tensor, eps: float
+    running: Tensor, banks: Sequence[Tensor], site_weight: Tensor, out_weight: Tensor, eps: float
 ) -> Tensor:
-    """See `milepost.kernels.attn_res.AttnRes`."""
-    check(running, banks, norm_weight, proj_weight)
-    if not banks:
-        return running.clone()  # a softmax over one source is 1
-    dtype = compute_dtype(running.dtype)
-    sources = [source.to(dtype) for source in (*banks, running)]  # [tokens, d] each
-    w = norm_weight.to(dtype) * proj_weight.to(dtype)
-    d = running.shape[1]
-    scores = torch.stack([source @ w for source in sources])  # [sources, tokens]
-    squares = torch.stack([torch.linalg.vector_norm(source, dim=-1) for source in sources]).square_()
-    p = scores.mul_(squares.div_(d).add_(eps).rsqrt_()).softmax(0)
-    out = sources[0] * p[0, :, None]
-    for source, share in zip(sources[1:], p[1:], strict=True):
-        out.addcmul_(source, share[:, None])
-    return out.to(running.dtype)
+    """See `milepost.kernels.attn_res.AttnRes`; all is float32, sources are contiguous."""
+    check(running, banks, site_weight, out_weight)
+    if len(banks) >= native.MAX_SOURCES:
+        raise InvariantError(
+            f"attn_res: mixes at most {native.MAX_SOURCES} sources. "
+            f"Given: {len(banks)} banks and the running sum."
+        )
+    tokens, dim = running.shape
+    sources = [*banks, running]
+    for source in sources:
+        floats("attn_res", "source", source)
+    out = empty(tokens, dim)
+    native.attn_res(
+        [address("attn_res", "source", source) for source in sources],
+        floats("attn_res", "site_weight", site_weight),
+        floats("attn_res", "out_weight", out_weight),
+        tokens,
+        dim,
+        eps,
+        out.data_ptr(),
+    )
+    return out

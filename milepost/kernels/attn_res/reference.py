@@ -1,4 +1,4 @@
-"""Attention Residuals' read, as its formula."""
+"""Attention Residuals' read and the norm behind it, as their formulas."""
 
 from __future__ import annotations
 
@@ -14,13 +14,16 @@ __all__ = ["attn_res"]
 
 
 def attn_res(
-    running: Tensor, banks: Sequence[Tensor], norm_weight: Tensor, proj_weight: Tensor, eps: float
+    running: Tensor, banks: Sequence[Tensor], site_weight: Tensor, out_weight: Tensor, eps: float
 ) -> Tensor:
     """See `milepost.kernels.attn_res.AttnRes`."""
-    check(running, banks, norm_weight, proj_weight)
+    check(running, banks, site_weight, out_weight)
     dtype = compute_dtype(running.dtype)
     sources = torch.stack([*banks, running]).to(dtype)  # [sources, tokens, d]
-    w = norm_weight.to(dtype) * proj_weight.to(dtype)
-    normed = sources * torch.rsqrt((sources * sources).mean(-1, keepdim=True) + eps)
-    p = (normed * w).sum(-1).softmax(0)  # [sources, tokens]
-    return (p[:, :, None] * sources).sum(0).to(running.dtype)
+    p = (_normed(sources, eps) * site_weight.to(dtype)).sum(-1).softmax(0)  # [sources, tokens]
+    mixed = (p[:, :, None] * sources).sum(0)
+    return (_normed(mixed, eps) * out_weight.to(dtype)).to(running.dtype)
+
+
+def _normed(x: Tensor, eps: float) -> Tensor:
+    return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + eps)

@@ -27,14 +27,14 @@ class GatedActivation(Protocol):
         """Apply the activation.
 
         Args:
-            gate: [..., dim].
-            up: [..., dim].
+            gate: [tokens, dim]; rows may be views into something wider.
+            up: [tokens, dim], likewise.
             name: "silu" or "situ".
             gate_cap: soft cap of the gate, used by situ only.
             up_cap: soft cap of up, used by situ only.
 
         Returns:
-            [..., dim] in gate's dtype, computed in at least float32.
+            [tokens, dim] in gate's dtype, computed in at least float32.
         """
         ...
 

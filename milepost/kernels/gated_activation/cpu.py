@@ -1,24 +1,31 @@
-"""Gated activations with few passes over memory."""
+"""Gated activations in one pass over memory."""
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
-from torch.nn import functional
 
 from milepost.kernels.gated_activation import check
-from milepost.kernels.precision import compute_dtype
+from milepost.kernels.native import empty, floats, native
 
 __all__ = ["gated_activation"]
 
 
 def gated_activation(gate: Tensor, up: Tensor, name: str, gate_cap: float, up_cap: float) -> Tensor:
-    """See `milepost.kernels.gated_activation.GatedActivation`."""
+    """See `milepost.kernels.gated_activation.GatedActivation`; gate and up are float32 [tokens, dim]."""
     check(gate, up, name, gate_cap, up_cap)
-    dtype = compute_dtype(gate.dtype)
-    g, u = gate.to(dtype), up.to(dtype)
-    if name == "silu":
-        return functional.silu(g).mul_(u).to(gate.dtype)
-    capped_gate = torch.mul(g, 1.0 / gate_cap).tanh_().mul_(torch.sigmoid(g))
-    capped_up = torch.mul(u, 1.0 / up_cap).tanh_()
-    return capped_gate.mul_(capped_up).mul_(gate_cap * up_cap).to(gate.dtype)
+    rows, dim = gate.shape
+    y = empty(rows, dim)
+    native.gated_activation(
+        floats("gated_activation", "gate", gate),
+        gate.stride(0),
+        floats("gated_activation", "up", up),
+        up.stride(0),
+        y.data_ptr(),
+        dim,
+        rows,
+        dim,
+        name == "situ",
+        gate_cap,
+        up_cap,
+    )
+    return y

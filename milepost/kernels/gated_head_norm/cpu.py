@@ -1,19 +1,25 @@
-"""Gated head norm with few passes over memory."""
+"""Gated head norm in one pass."""
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from milepost.kernels.gated_head_norm import check
-from milepost.kernels.precision import compute_dtype
+from milepost.kernels.native import empty, floats, native, strided_heads
 
 __all__ = ["gated_head_norm"]
 
 
 def gated_head_norm(o: Tensor, gate: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """See `milepost.kernels.gated_head_norm.GatedHeadNorm`."""
+    """See `milepost.kernels.gated_head_norm.GatedHeadNorm`; everything is float32."""
     check(o, gate, weight)
-    dtype = compute_dtype(o.dtype)
-    normed = torch.nn.functional.rms_norm(o.to(dtype), weight.shape, weight.to(dtype), eps)
-    return normed.mul_(torch.sigmoid(gate.to(dtype))).to(o.dtype)
+    y = empty(*o.shape)
+    native.gated_head_norm(
+        *strided_heads("gated_head_norm", "o", o),
+        *strided_heads("gated_head_norm", "gate", gate),
+        floats("gated_head_norm", "weight", weight),
+        eps,
+        y.data_ptr(),
+        *o.shape,
+    )
+    return y

@@ -1,15 +1,15 @@
-"""Routed experts for CPUs: tokens grouped by expert; each touched expert is walked once."""
+"""Routed experts for CPUs: choices sorted by expert, and each touched expert's weights walked once."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
-from milepost.kernels.gated_activation.cpu import gated_activation
+from milepost.errors import InvariantError
 from milepost.kernels.grouped_experts import check
 from milepost.kernels.matrix import Matrix
-from milepost.kernels.precision import compute_dtype
+from milepost.kernels.native import empty, floats, native
+from milepost.kernels.native.packed import pack
 
 __all__ = ["grouped_experts"]
 
@@ -25,24 +25,41 @@ def grouped_experts(
     gate_cap: float,
     up_cap: float,
 ) -> Tensor:
-    """See `milepost.kernels.grouped_experts.GroupedExperts`."""
+    """See `milepost.kernels.grouped_experts.GroupedExperts`; x and weights are float32.
+
+    Unpacked matrices are packed first. A token's experts are added up by ascending id. A token with an
+    id that no expert has gets NaN.
+    """
     check(x, ids, weights, w1, w3, w2, activation, gate_cap, up_cap)
-    dtype = compute_dtype(x.dtype)
-    wide = x.to(dtype).contiguous()
-    # Choices [tokens * top_k] in order of their expert; stable, so each sum's order is fixed.
-    order = ids.flatten().argsort(stable=True)
-    counts: list[int] = torch.bincount(ids.flatten(), minlength=w1.shape[0]).tolist()
-    touched = [(expert, count) for expert, count in enumerate(counts) if count]
-    out = torch.zeros(x.shape, dtype=dtype)
-    tokens = order // ids.shape[1]
-    shares = weights.to(dtype).flatten()[order]
-    begin = 0
-    for expert, count in touched:
-        part = slice(begin, begin + count)
-        begin += count
-        inputs = wide[tokens[part]]
-        gate = functional.linear(inputs, w1.dense(dtype, expert))
-        up = functional.linear(inputs, w3.dense(dtype, expert))
-        hidden = gated_activation(gate, up, activation, gate_cap, up_cap).mul_(shares[part, None])
-        out.index_add_(0, tokens[part], functional.linear(hidden, w2.dense(dtype, expert)))
-    return out.to(x.dtype)
+    if ids.dtype != torch.int64 or not (ids.is_contiguous() and weights.is_contiguous()):
+        raise InvariantError(
+            "grouped_experts: ids must be int64, ids and weights contiguous. "
+            f"Given: {ids.dtype}, strides {ids.stride()} and {weights.stride()}."
+        )
+    gate, up, down = pack(w1), pack(w3), pack(w2)
+    experts, intermediate, _ = gate.shape
+    tokens, top_k = ids.shape
+    out = empty(tokens, x.shape[1])
+    order, ends, touched = (empty(size, dtype=torch.int64) for size in (tokens * top_k, experts, experts))
+    hidden = empty(tokens * top_k, -(-intermediate // native.PANEL) * native.PANEL)
+    native.grouped_experts(
+        gate.handle,
+        up.handle,
+        down.handle,
+        floats("grouped_experts", "x", x),
+        x.stride(0),
+        ids.data_ptr(),
+        floats("grouped_experts", "weights", weights),
+        tokens,
+        top_k,
+        activation == "situ",
+        gate_cap,
+        up_cap,
+        out.data_ptr(),
+        out.shape[1],
+        order.data_ptr(),
+        ends.data_ptr(),
+        touched.data_ptr(),
+        hidden.data_ptr(),
+    )
+    return out

@@ -1,23 +1,31 @@
-"""KDA's gate with few passes over memory."""
+"""KDA's gate and beta in one pass."""
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
-from torch.nn import functional
 
 from milepost.kernels.kda_gate import check
-from milepost.kernels.precision import compute_dtype
+from milepost.kernels.native import empty, floats, native, strided_heads
 
 __all__ = ["kda_gate"]
 
 
-def kda_gate(z: Tensor, a_log: Tensor, lower_bound: float | None) -> Tensor:
-    """See `milepost.kernels.kda_gate.KdaGate`."""
-    check(z, a_log)
-    dtype = compute_dtype(z.dtype)
-    rate = a_log.to(dtype).exp()[:, None]  # [heads, 1]
-    if lower_bound is not None:
-        return torch.mul(z, rate).to(dtype).sigmoid_().mul_(lower_bound)
-    # Above the threshold torch takes z itself; from 40 on that is exact in float64 too.
-    return functional.softplus(z.to(dtype), threshold=40).mul_(-rate)
+def kda_gate(
+    z: Tensor, b: Tensor, dt_bias: Tensor, a_log: Tensor, lower_bound: float | None
+) -> tuple[Tensor, Tensor]:
+    """See `milepost.kernels.kda_gate.KdaGate`; everything is float32."""
+    check(z, b, dt_bias, a_log)
+    g, beta = empty(*z.shape), empty(*b.shape)
+    native.kda_gate(
+        *strided_heads("kda_gate", "z", z),
+        floats("kda_gate", "b", b),
+        b.stride(0),
+        floats("kda_gate", "dt_bias", dt_bias),
+        floats("kda_gate", "a_log", a_log),
+        lower_bound is not None,
+        lower_bound or 0.0,
+        g.data_ptr(),
+        beta.data_ptr(),
+        *z.shape,
+    )
+    return g, beta

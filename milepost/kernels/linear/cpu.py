@@ -12,22 +12,22 @@ from milepost.kernels.native.packed import pack
 __all__ = ["linear"]
 
 
-def linear(x: Tensor, matrix: Matrix) -> Tensor:
+def linear(x: Tensor, matrix: Matrix, onto: Tensor | None = None) -> Tensor:
     """See `milepost.kernels.linear.Linear`; x is float32. An unpacked matrix is packed first."""
-    check(x, matrix)
+    check(x, matrix, onto)
     packed = pack(matrix)
     tokens, out = x.shape[0], packed.shape[1]
-    y = empty(*x.shape[:-1], out)
-    x_item, y_item = (0, 0) if x.ndim == 2 else (x.stride(1), out)
+    y = empty(*x.shape[:-1], out) if onto is None else onto
+    x_item, y_item = (0, 0) if x.ndim == 2 else (x.stride(1), y.stride(1))
     native.linear(
         packed.handle,
         floats("linear", "x", x),
         x.stride(0),
         x_item,
-        y.data_ptr(),
+        floats("linear", "onto", y),
         y.stride(0),
         y_item,
         tokens,
-        False,
+        onto is not None,
     )
     return y

@@ -6,7 +6,9 @@ and the engine runs the reference kernels.
 
 from __future__ import annotations
 
+import importlib
 import math
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
@@ -17,20 +19,43 @@ from torch import Tensor
 
 from milepost.errors import ConfigError, InvariantError
 
+_missing = ""
 if TYPE_CHECKING:
     from milepost.kernels.native import _native as native
 else:
     try:
-        from milepost.kernels.native import _native as native
-    except ImportError:
-        native = None
+        native = importlib.import_module("milepost.kernels.native._native")
+    except ModuleNotFoundError:
+        native, _missing = None, "the compiled ones are not built."
+    except ImportError as error:
+        native, _missing = None, f"the compiled ones can't be loaded ({error})."
 
-__all__ = ["available", "empty", "floats", "native", "require_native", "set_num_threads", "use_workspace"]
+__all__ = [
+    "address",
+    "available",
+    "empty",
+    "float_type",
+    "floats",
+    "native",
+    "require_native",
+    "row_address",
+    "set_num_threads",
+    "strided_heads",
+    "use_workspace",
+    "why_not_available",
+]
+
+_FLOATS = {torch.float32: "f32", torch.bfloat16: "bf16"}
 
 
 def available() -> bool:
     """Whether the extension was built and can be loaded."""
     return isinstance(native, ModuleType)
+
+
+def why_not_available() -> str:
+    """Why the extension isn't there, as the end of a sentence; empty when it is."""
+    return _missing
 
 
 def require_native() -> None:
@@ -41,8 +66,8 @@ def require_native() -> None:
     """
     if not available():
         raise ConfigError(
-            "The CPU kernels are not built: they need a C++20 compiler when Milepost is installed. "
-            "Install one (such as g++) and run pip install again, or choose --kernels reference (slow)."
+            f"kernels cpu can't run: {why_not_available()} Install a C++20 compiler, such as g++, then run "
+            "pip install again, or choose kernels reference (slow)."
         )
 
 
@@ -55,11 +80,10 @@ def set_num_threads(threads: int) -> None:
     native.set_num_threads(threads)
 
 
-class _Memory:
-    """Where `empty` takes memory from: torch's allocator, or a workspace while a tape is recorded."""
+class _Memory(threading.local):
+    """Where a thread's `empty` takes memory from: torch's allocator, or the workspace of a recorded tape."""
 
-    def __init__(self) -> None:
-        self.workspace: native.Workspace | None = None
+    workspace: native.Workspace | None = None
 
 
 _memory = _Memory()
@@ -95,9 +119,61 @@ def floats(op: str, name: str, tensor: Tensor) -> int:
     return tensor.data_ptr()
 
 
+def row_address(op: str, name: str, tensor: Tensor) -> int:
+    """Address of an operand of any dtype, the last dimension contiguous.
+
+    Raises:
+        InvariantError: another memory order.
+    """
+    if tensor.stride(-1) != 1 and tensor.shape[-1] > 1:
+        raise InvariantError(
+            f"{op}: {name} must have a contiguous last dimension. Given: strides {tensor.stride()}."
+        )
+    return tensor.data_ptr()
+
+
+def address(op: str, name: str, tensor: Tensor) -> int:
+    """Address of a contiguous operand of any dtype.
+
+    Raises:
+        InvariantError: another memory order.
+    """
+    if not tensor.is_contiguous():
+        raise InvariantError(f"{op}: {name} must be contiguous. Given: strides {tensor.stride()}.")
+    return tensor.data_ptr()
+
+
+def float_type(op: str, name: str, tensor: Tensor) -> native.Float:
+    """How the kernels call a tensor's dtype.
+
+    Raises:
+        InvariantError: neither float32 nor bfloat16.
+    """
+    known = _FLOATS.get(tensor.dtype)
+    if known is None:
+        raise InvariantError(f"{op}: {name} must be float32 or bfloat16. Given: {tensor.dtype}.")
+    view: native.Float = getattr(native.Float, known)
+    return view
+
+
+def strided_heads(op: str, name: str, tensor: Tensor) -> tuple[int, int]:
+    """Address of [tokens, heads, dim], each token's heads one after the other, and the tokens' stride.
+
+    Raises:
+        InvariantError: another dtype or memory order.
+    """
+    _, heads, dim = tensor.shape
+    if heads > 1 and tensor.stride(1) != dim:
+        raise InvariantError(
+            f"{op}: {name}'s heads must follow one another. Given: shape {tuple(tensor.shape)}, "
+            f"strides {tensor.stride()}."
+        )
+    return floats(op, name, tensor), tensor.stride(0)
+
+
 @contextmanager
 def use_workspace(workspace: native.Workspace) -> Iterator[None]:
-    """Take what `empty` returns from a workspace, whose memory outlives the tensors."""
+    """Take what this thread's `empty` returns from a workspace, whose memory outlives the tensors."""
     before = _memory.workspace
     _memory.workspace = workspace
     try:

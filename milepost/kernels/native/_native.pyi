@@ -2,6 +2,11 @@
 
 PANEL: int
 GROUP_BYTES: int
+QUERY_LANES: int
+MOST_PARTS: int
+MAX_SOURCES: int
+KDA_CHUNK: int
+MOST_TAPS: int
 
 class Float:
     f32: Float
@@ -64,6 +69,7 @@ class Block: ...
 class Workspace:
     num_bytes: int
     def empty(self, num_bytes: int) -> Block: ...
+    def lend(self, address: int, num_bytes: int) -> Block: ...
 
 def set_num_threads(threads: int) -> None: ...
 def num_threads() -> int: ...
@@ -72,6 +78,52 @@ def choose_target(target: str) -> bool: ...
 def set_part(part: str) -> None: ...
 def set_timing(on: bool) -> None: ...
 def timers() -> list[tuple[str, str, int, float]]: ...
+def gated_activation(
+    gate: int,
+    gate_stride: int,
+    up: int,
+    up_stride: int,
+    y: int,
+    y_stride: int,
+    rows: int,
+    dim: int,
+    situ: bool,
+    gate_cap: float,
+    up_cap: float,
+) -> None: ...
+def grouped_experts(
+    w1: Matrix,
+    w3: Matrix,
+    w2: Matrix,
+    x: int,
+    x_stride: int,
+    ids: int,
+    weights: int,
+    tokens: int,
+    top_k: int,
+    situ: bool,
+    gate_cap: float,
+    up_cap: float,
+    out: int,
+    out_stride: int,
+    order: int,
+    ends: int,
+    touched: int,
+    hidden: int,
+) -> None: ...
+def route(
+    gate: Matrix,
+    bias: int,
+    x: int,
+    x_stride: int,
+    tokens: int,
+    top_k: int,
+    renormalize: bool,
+    scaling: float,
+    scores: int,
+    ids: int,
+    weights: int,
+) -> None: ...
 def linear(
     matrix: Matrix,
     x: int,
@@ -82,6 +134,117 @@ def linear(
     y_batch_stride: int,
     rows: int,
     accumulate: bool,
+) -> None: ...
+def mla_write(
+    latent: int,
+    latent_stride: int,
+    k_pe: int,
+    k_pe_stride: int,
+    weight: int,
+    lora: int,
+    eps: float,
+    kv: Kv,
+    layer: int,
+    rows: Rows,
+) -> None: ...
+def mla_attention(
+    q: int,
+    q_stride: int,
+    k_b: Matrix,
+    v_b: Matrix,
+    gate: int,
+    gate_stride: int,
+    kv: Kv,
+    layer: int,
+    rows: Rows,
+    out: int,
+    absorbed_up_to: int,
+    pass_tokens: int,
+    latent: int,
+    mixed: int,
+    parts: int,
+    num_parts: int,
+) -> None: ...
+def pack_rows(matrix: Matrix, item: int, first: int, count: int, type: Float, rows: int) -> bool: ...
+def pack_codes(matrix: Matrix, item: int, first: int, count: int, codes: int) -> None: ...
+def pack_scales(matrix: Matrix, item: int, first: int, count: int, scales: int) -> None: ...
+def embedding(ids: int, table: int, type: Float, vocab: int, dim: int, tokens: int, out: int) -> None: ...
+def take_rows(x: int, x_stride: int, index: int, rows: int, dim: int, out: int) -> None: ...
+def add(x: int, x_stride: int, delta: int, delta_stride: int, rows: int, dim: int) -> None: ...
+def rms_norm(x: int, x_stride: int, weight: int, rows: int, dim: int, eps: float, out: int) -> None: ...
+def attn_res(
+    sources: list[int], site: int, weight: int, tokens: int, dim: int, eps: float, out: int
+) -> None: ...
+def finite_rows(
+    x: int, type: Float, x_stride: int, tokens: int, dim: int, rows: Rows | None, finite: int
+) -> None: ...
+def greedy(x: int, x_stride: int, rows: int, dim: int, largest: int, finite: int) -> None: ...
+def short_conv(
+    rows: Rows,
+    states: States,
+    first_tile: int,
+    u: int,
+    u_stride: int,
+    weight: int,
+    y: int,
+    tokens: int,
+    channels: int,
+    taps: int,
+) -> None: ...
+def kda_gate(
+    z: int,
+    z_stride: int,
+    b: int,
+    b_stride: int,
+    dt_bias: int,
+    a_log: int,
+    bounded: bool,
+    lower_bound: float,
+    g: int,
+    beta: int,
+    tokens: int,
+    heads: int,
+    dim: int,
+) -> None: ...
+def kda(
+    rows: Rows,
+    states: States,
+    first_tile: int,
+    heads: int,
+    l2_eps: float,
+    q: int,
+    q_stride: int,
+    k: int,
+    k_stride: int,
+    v: int,
+    v_stride: int,
+    g: int,
+    g_stride: int,
+    beta: int,
+    beta_stride: int,
+    o: int,
+) -> None: ...
+def gated_head_norm(
+    o: int,
+    o_stride: int,
+    gate: int,
+    gate_stride: int,
+    weight: int,
+    eps: float,
+    y: int,
+    tokens: int,
+    heads: int,
+    dim: int,
+) -> None: ...
+def finite_states(
+    states: States,
+    num_states: int,
+    layers: int,
+    recurrent_tiles: int,
+    conv_tiles: int,
+    tiles: int,
+    window_size: int,
+    finite: int,
 ) -> None: ...
 def read_all(data: int, count: int, sum: int) -> None: ...
 def multiply_add(rounds: int, flops: int, sum: int) -> None: ...

@@ -12,7 +12,7 @@ from milepost.kernels.matrix import DenseMatrix, Int8Matrix, Matrix, Mxfp4Matrix
 from milepost.kernels.mxfp4 import CODE_VALUES, GROUP, scale_values
 from milepost.kernels.native import native
 
-__all__ = ["PackedMatrix", "pack"]
+__all__ = ["PackedMatrix", "pack", "packed_matrix"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,19 +60,21 @@ def pack(matrix: Matrix) -> PackedMatrix:
         formats = {torch.float32: "f32", torch.bfloat16: "bf16"}
         if matrix.weight.dtype not in formats:
             raise InvariantError(f"Kernels read float32 and bfloat16. Given: {matrix.weight.dtype}.")
-        return _packed(formats[matrix.weight.dtype], matrix.shape, _panels(matrix.weight.view(matrix.shape)))
+        panels = _panels(matrix.weight.view(matrix.shape))
+        return packed_matrix(formats[matrix.weight.dtype], matrix.shape, panels)
     if isinstance(matrix, Int8Matrix):
         batch, out, _ = matrix.shape
         scales = _panels(matrix.scale.float().view(batch, out, 1)).squeeze(2)
-        return _packed("int8", matrix.shape, _panels(matrix.values.view(matrix.shape)), scales)
+        return packed_matrix("int8", matrix.shape, _panels(matrix.values.view(matrix.shape)), scales)
     if isinstance(matrix, Mxfp4Matrix):
-        return _packed("mxfp4", matrix.shape, _pack_mxfp4(matrix))
+        return packed_matrix("mxfp4", matrix.shape, _pack_mxfp4(matrix))
     raise InvariantError(f"No kernel reads a {type(matrix).__name__}.")
 
 
-def _packed(
+def packed_matrix(
     name: str, shape: tuple[int, int, int], data: Tensor, scales: Tensor | None = None
 ) -> PackedMatrix:
+    """A matrix of panels that are there; see `PackedMatrix`."""
     address = 0 if scales is None else scales.data_ptr()
     handle = native.Matrix(getattr(native.Format, name), *shape, data.data_ptr(), address)
     return PackedMatrix(name, shape, data, scales, handle)
@@ -90,23 +92,21 @@ def _panels(weight: Tensor) -> Tensor:
 def _pack_mxfp4(matrix: Mxfp4Matrix) -> Tensor:
     """Groups of 32 inputs: [batch, panels, in / 32, 544] uint8."""
     batch, out, inputs = matrix.shape
-    packed = matrix.packed.view(batch, out, inputs // 2)
-    codes = torch.stack([packed & 0xF, packed >> 4], dim=-1).view(batch, out, inputs)
-    codes = _panels(codes)  # [batch, panels, in, 32]
-    half = native.PANEL // 2
-    nibbles = codes[..., :half] | (codes[..., half:] << 4)  # [batch, panels, in, 16]
-    groups = inputs // GROUP
+    groups, half = inputs // GROUP, native.PANEL // 2
+    words = _panels(matrix.packed.view(torch.int16).view(batch, out, inputs // 4))  # of four codes each
+    words = words.unflatten(3, (2, half)).transpose(3, 4)  # [batch, panels, in / 4, 16, 2]
+    codes = words.contiguous().view(torch.uint8).view(*words.shape[:2], groups, GROUP * half)
     scales = _panels(matrix.scale.view(batch, out, groups))  # [batch, panels, groups, 32]
-    nibbles = nibbles.view(*scales.shape[:3], GROUP * half)
-    return torch.cat([scales, nibbles], dim=-1).contiguous()
+    return torch.cat([scales, codes], dim=-1).contiguous()
 
 
 def _unpack_mxfp4(data: Tensor, dtype: torch.dtype) -> Tensor:
     """[panels, groups, 544] -> [panels, in, 32]."""
     panels, groups, _ = data.shape
-    scales, nibbles = data[..., : native.PANEL], data[..., native.PANEL :]
-    nibbles = nibbles.reshape(panels, groups, GROUP, native.PANEL // 2)
-    codes = torch.cat([nibbles & 0xF, nibbles >> 4], dim=-1)  # [panels, groups, 32 inputs, 32 outputs]
-    values = torch.tensor(CODE_VALUES, dtype=dtype)[codes.long()]
+    scales, codes = data[..., : native.PANEL], data[..., native.PANEL :]
+    words = codes.reshape(panels, groups, GROUP // 4, native.PANEL // 2, 2, 2)  # the last: two bytes of two codes
+    nibbles = torch.stack([words & 0xF, words >> 4], dim=-1).flatten(5)  # [..., 16, 2, 4]
+    nibbles = nibbles.permute(0, 1, 2, 5, 4, 3).reshape(panels, groups, GROUP, native.PANEL)
+    values = torch.tensor(CODE_VALUES, dtype=dtype)[nibbles.long()]
     factors = scale_values(dtype)[scales.long()]
     return (values * factors[:, :, None, :]).flatten(1, 2)

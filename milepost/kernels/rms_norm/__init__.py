@@ -1,4 +1,4 @@
-"""RMSNorm over the last dim: ``x * rsqrt(mean(x^2) + eps) * weight``."""
+"""RMSNorm of rows: ``x * rsqrt(mean(x^2) + eps) * weight``."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ __all__ = ["RmsNorm", "check"]
 
 
 class RmsNorm(Protocol):
-    """Scale each vector to root mean square 1, then by the weight."""
+    """Scale each row to root mean square 1, then by the weight."""
 
     def __call__(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        """Norm the last dim.
+        """Norm the rows.
 
         Args:
-            x: [..., dim].
+            x: [tokens, dim]; rows may lie apart, as in a part of a fused projection.
             weight: [dim].
             eps: added to the mean square.
 
         Returns:
-            [..., dim] in x's dtype, computed in at least float32.
+            [tokens, dim] in x's dtype, computed in at least float32.
         """
         ...
 
@@ -34,4 +34,5 @@ def check(x: Tensor, weight: Tensor) -> None:
     Raises:
         InvariantError: the shapes don't fit each other.
     """
-    check_shape("rms_norm", "weight", weight, x.shape[-1])
+    check_shape("rms_norm", "x", x, None, None)
+    check_shape("rms_norm", "weight", weight, x.shape[1])

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from milepost.errors import InvariantError
 from milepost.kernels.checks import check_shape
+from milepost.kernels.matrix import Matrix
 
 __all__ = ["WEIGHT_SUM_EPS", "Route", "check"]
 
@@ -24,7 +25,7 @@ class Route(Protocol):
     """Choose each token's experts."""
 
     def __call__(
-        self, hidden: Tensor, gate_weight: Tensor, bias: Tensor, top_k: int, renormalize: bool, scaling: float
+        self, hidden: Tensor, gate_weight: Matrix, bias: Tensor, top_k: int, renormalize: bool, scaling: float
     ) -> tuple[Tensor, Tensor]:
         """Route a step's tokens.
 
@@ -37,19 +38,19 @@ class Route(Protocol):
             scaling: factor of the weights.
 
         Returns:
-            ids [tokens, top_k] int64, by descending biased score, ties to the lower id; and weights
-            [tokens, top_k] float32 (float64 for float64 inputs).
+            ids [tokens, top_k] int64, all different, by descending biased score, ties to the lower id, NaN
+            before everything; and weights [tokens, top_k] float32 (float64 for float64 inputs).
         """
         ...
 
 
-def check(hidden: Tensor, gate_weight: Tensor, bias: Tensor, top_k: int) -> None:
+def check(hidden: Tensor, gate_weight: Matrix, bias: Tensor, top_k: int) -> None:
     """Check shapes; see `Route`.
 
     Raises:
         InvariantError: the shapes don't fit each other, or top_k isn't within the experts.
     """
-    experts, d = gate_weight.shape
+    _, experts, d = gate_weight.shape
     check_shape("route", "hidden", hidden, None, d)
     check_shape("route", "bias", bias, experts)
     if not 1 <= top_k <= experts:

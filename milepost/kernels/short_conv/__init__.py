@@ -1,6 +1,6 @@
 """Causal depthwise convolution over time, then SiLU; its window of past inputs lives in the state.
 
-    y[t, c] = silu(sum_j weight[c, j] * u[t - (taps - 1) + j, c])       the last tap is the current token
+    y[t, c] = silu(sum_j weight[j, c] * u[t - (taps - 1) + j, c])       the last tap is the current token
 
 Kimi K3 technical report, section 2.1.1.
 """
@@ -27,7 +27,7 @@ class ShortConv(Protocol):
 
         Args:
             u: [tokens, channels].
-            weight: [channels, taps], any float dtype; computed in at least float32.
+            weight: [taps, channels], oldest input first; computed in at least float32.
             state: a row's window is the last ``taps - 1`` inputs, oldest first, flat [taps - 1, channels]
                 over the conv tiles. Read when the row's start is above 0 (zeros else), then rewritten.
                 Each of its snapshots is written with the window before its end, which is partly the
@@ -53,7 +53,7 @@ def check(u: Tensor, weight: Tensor, state: PagedState, first_tile: int, ragged:
         InvariantError: the shapes don't fit each other.
     """
     tokens, channels = u.shape
-    check_shape("short_conv", "weight", weight, channels, None)
+    check_shape("short_conv", "weight", weight, None, channels)
     check_ragged("short_conv", tokens, ragged)
-    tiles = window_tiles(state, weight.shape[1] - 1, channels)
+    tiles = window_tiles(state, weight.shape[0] - 1, channels)
     check_state("short_conv", state, ragged, first_tile + tiles)

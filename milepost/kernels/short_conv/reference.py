@@ -15,7 +15,7 @@ __all__ = ["short_conv"]
 def short_conv(u: Tensor, weight: Tensor, state: PagedState, first_tile: int, ragged: Ragged) -> Tensor:
     """See `milepost.kernels.short_conv.ShortConv`."""
     check(u, weight, state, first_tile, ragged)
-    channels, taps = weight.shape
+    taps, channels = weight.shape
     window = taps - 1
     dtype = compute_dtype(u.dtype)
     w = weight.to(dtype)
@@ -31,7 +31,7 @@ def short_conv(u: Tensor, weight: Tensor, state: PagedState, first_tile: int, ra
             past = torch.zeros(window, channels, dtype=dtype)
         inputs = torch.cat([past, u[begin:end].to(dtype)])  # [window + length, channels]
         for t in range(end - begin):
-            y[begin + t] = (w.T * inputs[t : t + taps]).sum(0)
+            y[begin + t] = (w * inputs[t : t + taps]).sum(0)
         _write_window(state.conv, tiles[row], inputs[end - begin :])
         for index, at in [] if state.snapshots is None else state.snapshots.of_row(row):
             _write_window(state.conv, snapshot_tiles[index], inputs[at - begin : at - begin + window])

@@ -63,15 +63,18 @@ void bind_matrix(py::module_& module) {
 }
 
 void bind_tape(py::module_& module) {
-    py::class_<Tape>(module, "Tape")
+    py::class_<Tape, std::shared_ptr<Tape>>(module, "Tape")
         .def(py::init<>())
         .def("start", &Tape::start)
         .def("stop", &Tape::stop)
-        .def("play", &Tape::play, py::call_guard<py::gil_scoped_release>())
+        .def("play", &Tape::play, py::call_guard<Unlocked>())
         .def("__len__", &Tape::size);
     py::class_<Workspace, std::shared_ptr<Workspace>>(module, "Workspace")
         .def(py::init<>())
         .def("empty", [](std::shared_ptr<Workspace> self, int64_t bytes) { return std::make_unique<Block>(self, bytes); })
+        .def("lend", [](std::shared_ptr<Workspace> self, uintptr_t address, int64_t bytes) {
+            return std::make_unique<Block>(self, bytes, pointer<void>(address));
+        })
         .def_property_readonly("num_bytes", &Workspace::num_bytes);
     py::class_<Block>(module, "Block", py::buffer_protocol()).def_buffer([](Block& block) {
         return py::buffer_info(block.data(), 1, py::format_descriptor<uint8_t>::format(), block.bytes());
@@ -95,8 +98,17 @@ PYBIND11_MODULE(_native, module) {
     bind_views(module);
     bind_matrix(module);
     bind_tape(module);
+    bind_finite(module);
     bind_limits(module);
     bind_linear(module);
+    bind_mla(module);
+    bind_pack(module);
+    bind_norm(module);
+    bind_rows(module);
+    bind_gated_activation(module);
+    bind_grouped_experts(module);
+    bind_route(module);
+    bind_kda(module);
 }
 
 }  // namespace milepost

@@ -17,14 +17,37 @@ T* pointer(uintptr_t address) {
     return reinterpret_cast<T*>(address);
 }
 
+// Python's lock is free while this lives. Unlike pybind11's, its destructor may throw: in a thread that comes back while
+// the interpreter shuts down, Python ends the thread by unwinding its stack, and a destructor that may not throw would
+// make that the end of the process.
+class Unlocked {
+public:
+    Unlocked() : state_(PyEval_SaveThread()) {}
+    ~Unlocked() noexcept(false) { PyEval_RestoreThread(state_); }
+    Unlocked(const Unlocked&) = delete;
+    Unlocked& operator=(const Unlocked&) = delete;
+
+private:
+    PyThreadState* state_;
+};
+
 // Submits a call without Python's lock.
 template <class Args>
 void submit_unlocked(const char* op, void (*kernel)(const Args&), const Args& args) {
-    py::gil_scoped_release release;
+    Unlocked unlocked;
     submit(op, kernel, args);
 }
 
+void bind_finite(py::module_& module);
 void bind_limits(py::module_& module);
 void bind_linear(py::module_& module);
+void bind_mla(py::module_& module);
+void bind_pack(py::module_& module);
+void bind_norm(py::module_& module);
+void bind_rows(py::module_& module);
+void bind_gated_activation(py::module_& module);
+void bind_grouped_experts(py::module_& module);
+void bind_route(py::module_& module);
+void bind_kda(py::module_& module);
 
 }  // namespace milepost

@@ -1,3 +1,5 @@
+#pragma once
+
 #include "limits.h"
 #include "simd.h"
 #include "threads.h"

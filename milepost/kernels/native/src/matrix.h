@@ -2,8 +2,9 @@
 //
 //     f32, bf16   [batch, panels, in, 32]
 //     int8        [batch, panels, in, 32] signed, one float scale an output [batch, panels, 32]
-//     mxfp4       [batch, panels, in / 32] groups of 544 bytes: 32 scale bytes, one an output, then for each of 32
-//                 inputs 16 bytes; byte j holds output j's code in its low half and output j + 16's in its high half
+//     mxfp4       [batch, panels, in / 32] groups of 544 bytes: 32 scale bytes, one an output, then for each four of
+//                 32 inputs 16 words of 32 bits: word j holds output j's four codes from its lowest bits up, and
+//                 above them output j + 16's
 //
 // A panel is read from front to back whatever the number of tokens, and every output is summed in the order of its
 // inputs in one register lane: a token's result doesn't depend on which tokens are computed beside it. Outputs beyond

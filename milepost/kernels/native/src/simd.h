@@ -30,7 +30,8 @@ typedef uint16_t VecU16 __attribute__((vector_size(kWidth * 2)));
 typedef int8_t VecI8 __attribute__((vector_size(kWidth)));
 typedef uint8_t VecU8 __attribute__((vector_size(kWidth)));
 
-static inline VecF splat(float x) { return VecF{} + x; }
+// By x - 0, which is x for every x; the compiler sees the broadcast in it, as it doesn't in 0 + x.
+static inline VecF splat(float x) { return x - VecF{}; }
 
 static inline VecF load(const float* p) {
     VecF v;
@@ -40,15 +41,64 @@ static inline VecF load(const float* p) {
 
 static inline void store(float* p, VecF v) { std::memcpy(p, &v, sizeof v); }
 
+// a b + c, rounded once where the target can: named, so that no two ways to the same sum differ in what was fused.
+static inline VecF multiply_add(VecF a, VecF b, VecF c) {
+#if defined(__AVX512F__)
+    return _mm512_fmadd_ps(a, b, c);
+#elif defined(__AVX2__) && defined(__FMA__)
+    return _mm256_fmadd_ps(a, b, c);
+#else
+    return a * b + c;
+#endif
+}
+
 static inline VecU bits(VecF v) { return reinterpret_cast<VecU>(v); }
 static inline VecF floats(VecU v) { return reinterpret_cast<VecF>(v); }
 
-// bfloat16 is the upper half of a float32.
-static inline VecF load(const uint16_t* p) {
+// Narrow numbers widened to 32 bits. The compiler's own conversion of vectors takes a detour on x86; and it warns of its
+// own forms without a mask.
+#if defined(__AVX512F__)
+constexpr __mmask16 kAll = 0xFFFF;
+#endif
+
+static inline VecU widened(const uint8_t* p) {
+#if defined(__AVX512F__)
+    return reinterpret_cast<VecU>(_mm512_maskz_cvtepu8_epi32(kAll, _mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+#elif defined(__AVX2__)
+    return reinterpret_cast<VecU>(_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+#else
+    VecU8 v;
+    std::memcpy(&v, p, sizeof v);
+    return __builtin_convertvector(v, VecU);
+#endif
+}
+
+static inline VecU widened(const uint16_t* p) {
+#if defined(__AVX512F__)
+    return reinterpret_cast<VecU>(_mm512_maskz_cvtepu16_epi32(kAll, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))));
+#elif defined(__AVX2__)
+    return reinterpret_cast<VecU>(_mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+#else
     VecU16 v;
     std::memcpy(&v, p, sizeof v);
-    return floats(__builtin_convertvector(v, VecU) << 16);
+    return __builtin_convertvector(v, VecU);
+#endif
 }
+
+static inline VecI widened(const int8_t* p) {
+#if defined(__AVX512F__)
+    return reinterpret_cast<VecI>(_mm512_maskz_cvtepi8_epi32(kAll, _mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+#elif defined(__AVX2__)
+    return reinterpret_cast<VecI>(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+#else
+    VecI8 v;
+    std::memcpy(&v, p, sizeof v);
+    return __builtin_convertvector(v, VecI);
+#endif
+}
+
+// bfloat16 is the upper half of a float32.
+static inline VecF load(const uint16_t* p) { return floats(widened(p) << 16); }
 
 // Rounds to the nearest even bfloat16; a NaN stays one.
 static inline VecU16 to_bf16(VecF v) {
@@ -81,11 +131,7 @@ static inline void narrow(float x, uint16_t* out) {
     *out = static_cast<uint16_t>(x != x ? (b >> 16) | 0x40 : (b + 0x7FFF + ((b >> 16) & 1)) >> 16);
 }
 
-static inline VecF load(const int8_t* p) {
-    VecI8 v;
-    std::memcpy(&v, p, sizeof v);
-    return __builtin_convertvector(__builtin_convertvector(v, VecI), VecF);
-}
+static inline VecF load(const int8_t* p) { return __builtin_convertvector(widened(p), VecF); }
 
 static inline VecF select(VecI mask, VecF yes, VecF no) {
     const VecU m = reinterpret_cast<VecU>(mask);

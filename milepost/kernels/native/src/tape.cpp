@@ -1,14 +1,15 @@
 #include "tape.h"
 
 #include <algorithm>
-#include <atomic>
+#include <chrono>
 #include <iterator>
 #include <mutex>
+#include <stdexcept>
 
 namespace milepost {
 namespace {
 
-thread_local Tape* tape_of_thread = nullptr;
+thread_local std::shared_ptr<Tape> tape_of_thread;  // kept alive while it records
 thread_local std::string part_of_thread;
 
 std::mutex timers_lock;
@@ -17,18 +18,35 @@ std::atomic<bool> timing_on{false};
 
 }  // namespace
 
-void Tape::start() {
-    calls_.clear();
-    tape_of_thread = this;
+void Tape::become(State state) {
+    State idle = State::idle;
+    if (!state_.compare_exchange_strong(idle, state)) throw std::logic_error("the tape is being recorded or played");
 }
 
-void Tape::stop() { tape_of_thread = nullptr; }
+void Tape::start() {
+    if (tape_of_thread) throw std::logic_error("this thread records another tape");
+    become(State::recording);
+    calls_.clear();
+    tape_of_thread = shared_from_this();
+}
 
-void Tape::play() const {
+void Tape::stop() {
+    if (tape_of_thread.get() != this) throw std::logic_error("this thread does not record the tape");
+    tape_of_thread.reset();
+    state_ = State::idle;
+}
+
+void Tape::play() {
+    if (tape_of_thread) throw std::logic_error("a tape can't be recorded from another one");
+    become(State::playing);
+    struct Stop {
+        std::atomic<State>& state;
+        ~Stop() { state = State::idle; }
+    } stop{state_};
     for (const Call& call : calls_) run_call(call);
 }
 
-Tape* recording() { return tape_of_thread; }
+Tape* recording() { return tape_of_thread.get(); }
 
 void set_part(const std::string& part) { part_of_thread = part; }
 

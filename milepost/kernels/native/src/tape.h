@@ -4,9 +4,10 @@
 // all that changes from one playing to the next must be behind pointers that stay (`views.h`, buffers).
 #pragma once
 
-#include <chrono>
+#include <atomic>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,15 +19,20 @@ struct Call {
     std::function<void()> run;
 };
 
-class Tape {
+// A tape does one thing at a time: start, stop and play throw std::logic_error while it does another.
+class Tape : public std::enable_shared_from_this<Tape> {
 public:
-    void start();  // record what this thread submits
-    void stop();
-    void play() const;
+    void start();  // record what this thread submits; what was recorded before is lost
+    void stop();   // on the thread that started
+    void play();   // on any thread that records nothing
     int64_t size() const { return static_cast<int64_t>(calls_.size()); }
     void add(Call call) { calls_.push_back(std::move(call)); }
 
 private:
+    enum class State { idle, recording, playing };
+    void become(State state);
+
+    std::atomic<State> state_{State::idle};
     std::vector<Call> calls_;
 };
 

@@ -10,13 +10,14 @@
 
 namespace milepost {
 
-// Threads that calls may use, the caller's own included; at least 1.
+// Threads that calls may use, the caller's own included. Throws std::invalid_argument below 1.
 void set_num_threads(int threads);
 int num_threads();
 
 // Calls body(context, begin, end) for chunks that cover 0 .. items, each of `grain` items (the last one of fewer), on
 // the pool's threads and the caller's; returns when all are done. A call inside a call, or while another thread is in
-// one, runs on the caller's thread alone. What an item computes must not depend on the chunk that it is in.
+// one, runs on the caller's thread alone. What an item computes must not depend on the chunk that it is in. What a body
+// throws is thrown here, when all chunks are done; of several errors one.
 void run_chunks(int64_t items, int64_t grain, void (*body)(void*, int64_t, int64_t), void* context);
 
 // body(begin, end) for chunks of about equal size, none smaller than `grain` unless it is the last.

@@ -18,6 +18,16 @@ struct Rows {
     int64_t num_tokens = 0;
     const int64_t* cu_seqlens = nullptr;
     const int64_t* starts = nullptr;
+
+    // The row that a token of the step belongs to.
+    int64_t row_of(int64_t token) const {
+        int64_t low = 0, high = num_rows;  // cu_seqlens[low] <= token < cu_seqlens[high]
+        while (high - low > 1) {
+            const int64_t middle = (low + high) / 2;
+            (cu_seqlens[middle] <= token ? low : high) = middle;
+        }
+        return low;
+    }
 };
 
 // PagedState: tile t of row r is number table[r * pages + t / tiles_per_page] * tiles_per_page + t % tiles_per_page.

@@ -12,6 +12,7 @@
 #include <memory>
 #include <mutex>
 #include <new>
+#include <utility>
 #include <vector>
 
 namespace milepost {
@@ -43,7 +44,10 @@ public:
         free_[rounded(bytes)].push_back(block);
     }
 
-    int64_t num_bytes() const { return total_; }
+    int64_t num_bytes() const {
+        std::lock_guard lock(lock_);
+        return total_;
+    }
 
 private:
     // Powers of two and the halves between: few sizes, so that blocks find new uses.
@@ -53,17 +57,23 @@ private:
         return size >= 256 && size / 4 * 3 >= bytes ? size / 4 * 3 : size;
     }
 
-    std::mutex lock_;
+    mutable std::mutex lock_;
     std::map<int64_t, std::vector<void*>> free_;
     std::vector<void*> blocks_;
     int64_t total_ = 0;
 };
 
-// One piece of a workspace, exported to Python as a buffer.
+// One piece of a workspace, exported to Python as a buffer. It goes back when it is gone, unless it was only lent: what
+// lies at an address that a tape writes can be read through a loan, which keeps the workspace alive and nothing else.
 class Block {
 public:
-    Block(std::shared_ptr<Workspace> owner, int64_t bytes) : owner_(std::move(owner)), bytes_(bytes), data_(owner_->take(bytes)) {}
-    ~Block() { owner_->give_back(data_, bytes_); }
+    Block(std::shared_ptr<Workspace> owner, int64_t bytes)
+        : owner_(std::move(owner)), bytes_(bytes), data_(owner_->take(bytes)), lent_(false) {}
+    Block(std::shared_ptr<Workspace> owner, int64_t bytes, void* data)
+        : owner_(std::move(owner)), bytes_(bytes), data_(data), lent_(true) {}
+    ~Block() {
+        if (!lent_) owner_->give_back(data_, bytes_);
+    }
     Block(const Block&) = delete;
     Block& operator=(const Block&) = delete;
 
@@ -74,6 +84,7 @@ private:
     std::shared_ptr<Workspace> owner_;
     int64_t bytes_;
     void* data_;
+    bool lent_;
 };
 
 }  // namespace milepost
