@@ -23,7 +23,7 @@ TURN = 20
 
 def cpu_control(peers: Peers) -> Iterator[Result]:
     """Milliseconds a step to schedule, match, allocate and update 256 requests at 128k, beside vLLM's."""
-    rounds = 2 * peers.rounds
+    rounds = peers.rounds
     # The first turns of each side are not counted.
     arguments = [RUNNING, CONTEXT, (rounds + 2) * TURN]
     module = "benchmarks.cpu_peers"

@@ -1,6 +1,6 @@
 """Milepost's engine as users get it, step loop and scheduler included: CHECKPOINT OPTIONS.
 
-OPTIONS is JSON: fields of `EngineConfig`. One that this version doesn't have is left out.
+OPTIONS is JSON: fields of `EngineConfig`.
 """
 
 from __future__ import annotations
@@ -26,9 +26,7 @@ class MilepostWorker:
     """A `benchmarks.cpu_peers.protocol.EngineWorker`."""
 
     def __init__(self, folder: str, options: dict[str, Any]) -> None:
-        known = EngineConfig.__struct_fields__
-        given = {name: value for name, value in options.items() if name in known}
-        self._loaded = load_engine(EngineConfig(model=folder, **given))
+        self._loaded = load_engine(EngineConfig(model=folder, **options))
         self._engine = self._loaded.engine
         self._open: list[str] = []
         self._count = 0
@@ -37,7 +35,7 @@ class MilepostWorker:
         """Settings that a reader must know to compare."""
         config = self._loaded.config
         names = ("dtype", "kv_dtype", "weights", "threads", "kernels", "max_num_batched_tokens")
-        return {name: getattr(config, name) for name in names if hasattr(config, name)}
+        return {name: getattr(config, name) for name in names}
 
     def greedy(self, prompt: Sequence[int], count: int) -> list[int]:
         """The first `count` tokens that follow a prompt."""

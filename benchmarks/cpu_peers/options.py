@@ -58,7 +58,12 @@ class Peers:
 
     @property
     def rounds(self) -> int:
-        """How often each side has its turn."""
+        """How often each side has its turn, where a turn takes a second or less."""
+        return 3 if self.quick else 5
+
+    @property
+    def long_rounds(self) -> int:
+        """The same where it takes seconds."""
         return 2 if self.quick else 3
 
     def _there(self, name: str) -> Path:

@@ -20,7 +20,6 @@ from benchmarks.cpu_peers.alternating import OURS
 from benchmarks.cpu_peers.models import Format, checkpoint_of, gguf_of
 from benchmarks.cpu_peers.options import THREADS, Peers, environment
 from benchmarks.subjects import REPOSITORY
-from milepost.config import EngineConfig
 from milepost.errors import ConfigError
 
 __all__ = ["MODEL", "PEER", "Server", "commands"]
@@ -120,8 +119,7 @@ def commands(subject: str, form: Format, peers: Peers) -> dict[str, list[object]
 
 def _milepost(folder: Path, form: Format) -> list[object]:
     command: list[object] = [sys.executable, "-m", "milepost", "serve", folder, "--threads", THREADS]
-    command += ["--memory", "1GiB", "--served-model-name", MODEL]
-    return command + (["--weights", form.weights] if "weights" in EngineConfig.__struct_fields__ else [])
+    return [*command, "--memory", "1GiB", "--served-model-name", MODEL, "--weights", form.weights]
 
 
 def _llama(subject: str, form: Format, peers: Peers) -> list[object]:

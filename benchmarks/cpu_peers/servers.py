@@ -41,7 +41,7 @@ def cpu_served(peers: Peers) -> Iterator[Result]:
             for server in servers:
                 _serve(server, _prompts(subject, CLIENTS))
             measured: dict[str, dict[str, list[float]]] = {}
-            for _ in range(peers.rounds):
+            for _ in range(peers.long_rounds):
                 # The same prompts for both, drawn anew each round, so that nobody finds them in a cache.
                 prompts = _prompts(subject, REQUESTS)
                 for server in servers:
@@ -67,7 +67,7 @@ def cpu_reuse(peers: Peers) -> Iterator[Result]:
     with ExitStack() as stack:
         servers = _started(subject, FORMATS[name], peers, stack)
         replies: dict[str, dict[str, list[Reply]]] = {}
-        for _ in range(peers.rounds):
+        for _ in range(peers.long_rounds):
             variants = _variants(subject)
             for server in servers:
                 for variant, prompt in variants.items():
@@ -108,7 +108,7 @@ def cpu_start(peers: Peers) -> Iterator[Result]:
         measured["ready"].setdefault(name, []).append(server.ready_after)
         return server.ready_after
 
-    alternate({name: partial(start, name) for name in starts}, 1 + peers.rounds)
+    alternate({name: partial(start, name) for name in starts}, 1 + peers.long_rounds)
     for quantity, samples in measured.items():
         yield from compared(
             "cpu-start",

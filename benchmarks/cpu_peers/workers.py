@@ -89,9 +89,9 @@ def milepost(folder: Path, **options: object) -> Worker:
     return Worker("Milepost", command)
 
 
-def llama_cpp(gguf: Path, peers: Peers, *, ubatch: int = 512) -> Worker:
-    """llama.cpp on a file; 512 is its default micro-batch."""
-    command = [peers.python, "-m", "benchmarks.cpu_peers.llama_cpp_worker", gguf, THREADS, ubatch]
+def llama_cpp(gguf: Path, peers: Peers) -> Worker:
+    """llama.cpp on a file."""
+    command = [peers.python, "-m", "benchmarks.cpu_peers.llama_cpp_worker", gguf, THREADS]
     return Worker("llama.cpp", command)
 
 
