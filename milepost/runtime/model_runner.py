@@ -141,8 +141,6 @@ class ModelRunner:
         """
         for inputs in warm_up_inputs(self.arena):
             self._model.forward(inputs)
-            with all_work_in_parallel():
-                self._model.forward(inputs)
 
     def close(self) -> None:
         """Give the arena's memory back. Safe to call twice."""
