@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from milepost.errors import InvariantError
-from milepost.kernels.native import native
+from milepost.kernels.native import native, row_address
 from milepost.kernels.paging import PagedKv, PagedState, Ragged
 
 __all__ = ["kv_view", "rows_view", "states_view"]
@@ -61,7 +61,7 @@ def kv_view(kv: PagedKv) -> native.Kv:
             layers,
             block_size,
             row_dim,
-            _address(kv.block_table),
+            row_address("kv_view", "block_table", kv.block_table),
             kv.block_table.stride(0),
             page_stride,
             layer_stride,
