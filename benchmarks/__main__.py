@@ -10,6 +10,7 @@ from pathlib import Path
 from benchmarks.admission import admission
 from benchmarks.control_plane import control_plane
 from benchmarks.engine_runs import decode, first_token, memory, prefill
+from benchmarks.kernels import kernels
 from benchmarks.machine import describe_machine
 from benchmarks.on_traces import OnTraces
 from benchmarks.planner import planner
@@ -37,6 +38,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "keys": keys,
     "reuse": reuse,
     "control-plane": control_plane,
+    "kernels": kernels,
     "planner": planner,
     "plans": plans,
 }
