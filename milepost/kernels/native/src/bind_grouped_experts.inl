@@ -1,8 +1,10 @@
+#pragma once
+
 #include "bind.h"
 
 namespace milepost {
 
-void bind_grouped_experts(py::module_& module) {
+static void bind_grouped_experts(py::module_& module) {
     module.def("grouped_experts",
                [](const Matrix& w1, const Matrix& w3, const Matrix& w2, uintptr_t x, int64_t x_stride, uintptr_t ids,
                   uintptr_t weights, int64_t tokens, int64_t top_k, bool situ, float gate_cap, float up_cap, uintptr_t out,
