@@ -9,6 +9,10 @@ from pathlib import Path
 
 from benchmarks.admission import admission
 from benchmarks.control_plane import control_plane
+from benchmarks.cpu_peers.control import cpu_control
+from benchmarks.cpu_peers.engines import cpu_decode, cpu_models, cpu_prefill
+from benchmarks.cpu_peers.options import INSTALL, Peers
+from benchmarks.cpu_peers.servers import cpu_reuse, cpu_served, cpu_start
 from benchmarks.engine_runs import decode, first_token, memory, prefill
 from benchmarks.machine import describe_machine
 from benchmarks.on_traces import OnTraces
@@ -49,6 +53,17 @@ TRACE_BENCHMARKS: dict[str, Callable[[OnTraces], Iterator[Result]]] = {
 }
 """Those that need recorded traffic, which is not in the source: ``all`` runs them if there is any."""
 
+PEER_BENCHMARKS: dict[str, Callable[[Peers], Iterator[Result]]] = {
+    "cpu-models": cpu_models,
+    "cpu-decode": cpu_decode,
+    "cpu-prefill": cpu_prefill,
+    "cpu-served": cpu_served,
+    "cpu-reuse": cpu_reuse,
+    "cpu-control": cpu_control,
+    "cpu-start": cpu_start,
+}
+"""Those that need other people's engines: ``all`` runs them if there are any."""
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the benchmarks that are named, print a table and write the JSON that is asked for."""
@@ -56,26 +71,37 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     names = options.names
     if "all" in names:
-        names = [*BENCHMARKS, *(TRACE_BENCHMARKS if options.traces else ())]
+        names = [
+            *BENCHMARKS,
+            *(TRACE_BENCHMARKS if options.traces else ()),
+            *(PEER_BENCHMARKS if options.peers else ()),
+        ]
     lacking = [name for name in names if name in TRACE_BENCHMARKS and options.traces is None]
     if lacking:
         parser.error(f"{', '.join(lacking)} needs --traces DIR; its module says which files")
+    lacking = [name for name in names if name in PEER_BENCHMARKS and options.peers is None]
+    if lacking:
+        parser.error(f"{', '.join(lacking)} needs --peers DIR; make it with: {INSTALL} DIR")
     results: list[Result] = []
     for name in names:
         print(f"{name} ...", file=sys.stderr)
-        if name in BENCHMARKS:
-            results.extend(BENCHMARKS[name]())
-        else:
-            given = OnTraces(options.traces, options.peer_python, options.quick)
-            results.extend(TRACE_BENCHMARKS[name](given))
+        results.extend(_run(name, options))
     print(format_table(results))
     if options.json is not None:
         write_json(options.json, describe_machine(), results)
     return 0
 
 
+def _run(name: str, options: argparse.Namespace) -> Iterator[Result]:
+    if name in BENCHMARKS:
+        return BENCHMARKS[name]()
+    if name in PEER_BENCHMARKS:
+        return PEER_BENCHMARKS[name](Peers(options.peers, options.quick, options.only))
+    return TRACE_BENCHMARKS[name](OnTraces(options.traces, options.peer_python, options.quick))
+
+
 def _parser() -> argparse.ArgumentParser:
-    every = {**BENCHMARKS, **TRACE_BENCHMARKS}
+    every = {**BENCHMARKS, **TRACE_BENCHMARKS, **PEER_BENCHMARKS}
     about = "\n".join(f"  {name:<17}{function.__doc__}" for name, function in every.items())
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
@@ -85,7 +111,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("names", nargs="+", metavar="NAME", choices=["all", *every])
     parser.add_argument("--json", type=Path, metavar="FILE", help="write machine, commit and samples there")
     parser.add_argument("--traces", type=Path, metavar="DIR", help="folder of recorded traffic")
-    parser.add_argument("--quick", action="store_true", help="of recorded traffic only a part")
+    parser.add_argument("--quick", action="store_true", help="of traffic a part, of peers fewer rounds")
+    parser.add_argument(
+        "--only", default="", metavar="TEXT", help="of peers, cases so named, such as 'kimi_k3, float32'"
+    )
+    parser.add_argument("--peers", type=Path, metavar="DIR", help=f"environment that {INSTALL!r} made")
     parser.add_argument(
         "--peer-python",
         type=Path,

@@ -22,7 +22,7 @@ from milepost.scheduler.scheduler import Scheduler
 from milepost.testing.scripted_executor import ScriptedExecutor
 from milepost.types import Request, SamplingParams
 
-__all__ = ["control_plane"]
+__all__ = ["Plane", "control_plane", "decoding_plane"]
 
 SUBJECT = "paged layout of Kimi K3, TP8"
 STEPS = 64
@@ -62,13 +62,13 @@ def control_plane() -> Iterator[Result]:
         )
 
 
-class _Plane:
+class Plane:
     """A scheduler with a cache that holds one finished prompt, and an executor that computes nothing."""
 
-    def __init__(self, prompt: tuple[int, ...], *, running: int) -> None:
-        blocks = LAYOUT.blocks_for(len(prompt) + GROWTH)
+    def __init__(self, prompt: tuple[int, ...], *, running: int, growth: int = GROWTH) -> None:
+        blocks = LAYOUT.blocks_for(len(prompt) + growth)
         # The prompt is there once, whatever a request adds privately, and some for snapshots.
-        private = LAYOUT.blocks_for(GROWTH) + 2 * LAYOUT.pages_per_state
+        private = LAYOUT.blocks_for(growth) + 2 * LAYOUT.pages_per_state
         pool = PagePool(1 + 2 * blocks + (running + 8) * private)
         config = SchedulerConfig(max_model_len=1 << 21, token_budget=1 << 21, max_num_seqs=max(running, 1))
         self.cache = PrefixCache(CacheConfig(), LAYOUT, pool)
@@ -79,6 +79,7 @@ class _Plane:
             self.step()
 
     def add(self, name: str, prompt: tuple[int, ...], max_tokens: int) -> None:
+        """A request for so many tokens."""
         sampling = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
         self.scheduler.add(Request(request_id=name, prompt_token_ids=prompt, sampling=sampling))
 
@@ -95,16 +96,22 @@ class _Plane:
         return planning, time.perf_counter() - start
 
 
-def step_costs(running: int, context: int) -> list[float]:
-    """Microseconds of each of `STEPS` decode steps of `running` requests that share `context` tokens."""
+def decoding_plane(running: int, context: int, steps: int) -> Plane:
+    """A plane on which `running` requests that share `context` tokens decode, for `steps` steps and more."""
     draw = random.Random(0)
     shared = _tokens(draw, context)
-    plane = _Plane(shared, running=running)
+    plane = Plane(shared, running=running, growth=steps + 2 * TAILS)
     for i in range(running):
         # More tokens than are timed, so that nobody ends while the clock runs.
-        plane.add(f"r{i}", shared + _tokens(draw, 1 + i % TAILS), STEPS + TAILS)
+        plane.add(f"r{i}", shared + _tokens(draw, 1 + i % TAILS), steps + TAILS)
     for _ in range(TAILS // 2):  # some may have followed others
         plane.step()
+    return plane
+
+
+def step_costs(running: int, context: int) -> list[float]:
+    """Microseconds of each of `STEPS` decode steps of `running` requests that share `context` tokens."""
+    plane = decoding_plane(running, context, STEPS)
     costs = _without_collector(lambda: [1e6 * sum(plane.step()) for _ in range(STEPS)])
     stats = plane.scheduler.stats()
     assert (stats.running, stats.preemptions) == (running, 0), "everybody ran all the time"
@@ -115,7 +122,7 @@ def arrival_costs(length: int) -> dict[str, list[float]]:
     """Milliseconds that a prompt of `length` tokens costs once, by what is done."""
     draw = random.Random(0)
     known, unknown = _tokens(draw, length), _tokens(draw, length)
-    plane = _Plane(known, running=1)
+    plane = Plane(known, running=1)
     costs: dict[str, list[float]] = {}
     for run in range(RUNS):
         for name, prompt in (("hit", known), ("miss", unknown)):

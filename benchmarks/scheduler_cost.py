@@ -13,7 +13,7 @@ from milepost.scheduler.scheduler import Scheduler
 from milepost.testing.scripted_executor import ScriptedExecutor
 from milepost.types import Request, SamplingParams
 
-__all__ = ["scheduler"]
+__all__ = ["LAYOUT", "scheduler"]
 
 STEPS = 50
 CASES = ((8, 512), (64, 2048), (256, 8192))

@@ -14,7 +14,7 @@ from milepost.testing.toy_config import toy_k3_config
 from milepost.testing.toy_tokenizer import toy_tokenizer_files
 from milepost.testing.toy_weights import toy_tensors
 
-__all__ = ["CLASSIC", "SUBJECTS", "folder_of", "num_parameters"]
+__all__ = ["CACHE", "CLASSIC", "RANDOM_100M", "REPOSITORY", "SUBJECTS", "folder_of", "num_parameters"]
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 CACHE = REPOSITORY / ".cache" / "benchmarks"

@@ -104,9 +104,8 @@ def _unpack_mxfp4(data: Tensor, dtype: torch.dtype) -> Tensor:
     """[panels, groups, 544] -> [panels, in, 32]."""
     panels, groups, _ = data.shape
     scales, codes = data[..., : native.PANEL], data[..., native.PANEL :]
-    words = codes.reshape(
-        panels, groups, GROUP // 4, native.PANEL // 2, 2, 2
-    )  # the last: two bytes of two codes
+    # [four inputs, output, half, byte of two codes]
+    words = codes.reshape(panels, groups, GROUP // 4, native.PANEL // 2, 2, 2)
     nibbles = torch.stack([words & 0xF, words >> 4], dim=-1).flatten(5)  # [..., 16, 2, 4]
     nibbles = nibbles.permute(0, 1, 2, 5, 4, 3).reshape(panels, groups, GROUP, native.PANEL)
     values = torch.tensor(CODE_VALUES, dtype=dtype)[nibbles.long()]
