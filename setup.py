@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import platform
+import sysconfig
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,15 @@ X86_TARGETS = {
 
 def targets() -> dict[str, list[str]]:
     """Flags of each target; MILEPOST_TARGETS="avx2 ..." builds only some, for quick turns at development."""
-    known = X86_TARGETS if platform.machine() in {"x86_64", "AMD64"} else {}
+    known = X86_TARGETS if platform.machine() in {"x86_64", "AMD64"} and not _for_arm_too() else {}
     wanted = os.environ.get("MILEPOST_TARGETS", " ".join(known)).split()
     return {name: known[name] for name in wanted if name in known}
+
+
+def _for_arm_too() -> bool:
+    """Whether one call of the compiler makes code for ARM as well, as some of macOS's Pythons ask for."""
+    flags = os.environ.get("ARCHFLAGS") or f"{sysconfig.get_config_var('CFLAGS')}"
+    return "-arch arm64" in flags
 
 
 class BuildKernels(build_ext):

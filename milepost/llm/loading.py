@@ -137,7 +137,7 @@ def _kernels(config: EngineConfig) -> tuple[str, tuple[str, ...]]:
     if not available():
         note = (
             f"The reference kernels run, slowly: {why_not_available()} Install a C++20 compiler, such as "
-            "g++, then run pip install again."
+            "g++, then Milepost again: pip install --force-reinstall --no-deps --no-cache-dir."
         )
         return "reference", (note,)
     return "cpu", ()

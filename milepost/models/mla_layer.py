@@ -8,7 +8,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from milepost.kernels.matrix import DenseMatrix, Matrix
 from milepost.kernels.ops import Ops
 from milepost.model_spec import ModelSpec
 from milepost.models.inputs import StepInputs
@@ -65,9 +64,9 @@ class MlaLayer:
         )
         return ops.linear(out, self._o_proj)
 
-    def _split_kv_b(self, kv_b: Tensor) -> tuple[Matrix, Matrix]:
+    def _split_kv_b(self, kv_b: Tensor) -> tuple[Tensor, Tensor]:
         """[heads * (nope + v), lora] to the k_b and v_b of `MlaAttention`."""
         mla = self._spec.mla
         per_head = kv_b.view(mla.num_heads, -1, mla.kv_lora_rank)
         k_nope, v = per_head[:, : mla.nope_head_dim], per_head[:, mla.nope_head_dim :]
-        return DenseMatrix(k_nope.mT), DenseMatrix(v)
+        return k_nope.mT, v

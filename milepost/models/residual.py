@@ -70,10 +70,7 @@ class ResidualRead:
         self._norm = reader.tensor(norm, hidden, dtype=reader.wide)
         self._site: Tensor | None = None
         if name is not None:
-            inner = reader.tensor(f"{name}_norm.weight", hidden, dtype=reader.wide)
-            proj = reader.tensor(f"{name}_proj.weight", 1, hidden, dtype=reader.wide)[0]
-            self._site = inner * proj
-            reader.forget(proj)
+            self._site = reader.product(f"{name}_norm.weight", f"{name}_proj.weight", hidden)
 
     def forward(self, stream: ResidualStream) -> Tensor:
         """[tokens, hidden]: the norm of the running sum, or of its mix with the banks."""

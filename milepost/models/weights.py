@@ -197,17 +197,36 @@ class WeightReader:
             self._write(writer, item, 0, name, (out, inputs))
         return self._finish(writer)
 
-    def forget(self, *tensors: Tensor) -> None:
-        """No longer count tensors that the layer only made another from."""
-        self._made += [-tensor.nbytes for tensor in tensors]
+    def product(self, vector: str, row: str, size: int) -> Tensor:
+        """A vector [size] times a matrix of one row [1, size], element by element, wide: [size]."""
+        product, factor = self.tensor(vector, size, dtype=self.wide), self._empty((1, size), self.wide)
+        self._source.fill(factor, self._prefix + row, (1, size), cut=False)
+        if product.device.type != "meta":  # arithmetic on that device loads torch's compiler, a second's work
+            product *= factor[0]
+        return product
 
     def derived(
-        self, name: str, shape: tuple[int, ...], derive: Callable[[Tensor], Sequence[Matrix]]
+        self, name: str, shape: tuple[int, int], derive: Callable[[Tensor], Sequence[Tensor]]
     ) -> list[Matrix]:
-        """Matrices made of one stored tensor in the model's dtype, in whose place they are kept."""
-        target = self._empty(shape, None)
-        self._source.fill(target, self._prefix + name, shape, cut=False)
-        return [self._packed(matrix) for matrix in derive(target)]
+        """Matrices made of one stored tensor, in whose place they are kept; in a format as of `table`.
+
+        Args:
+            name: of the tensor.
+            shape: that it is stored in.
+            derive: views of it, [batch, out, in] each.
+        """
+        form = self._format([name])
+        form = _FLOAT_BESIDE.get(form, form)
+        stored = self._empty(shape, getattr(torch, form))
+        self._source.fill(stored, self._prefix + name, shape, cut=False)
+        matrices = []
+        for view in derive(stored):
+            batch, out, inputs = view.shape
+            writer = self._start(form, (batch, out, inputs))
+            for item in range(batch) if view.device.type != "meta" else ():
+                writer.write(item, 0, view[item])
+            matrices.append(self._finish(writer))
+        return matrices
 
     def rows(self, parts: Mapping[str, int], *inner: int, dtype: torch.dtype | None = None) -> Tensor:
         """Several tensors [rows of the part, *inner] as one, in order: [all rows, *inner]."""

@@ -29,7 +29,7 @@ class StepModel(Protocol):
     """What the runner needs of a model; `milepost.models.load_model` gives one."""
 
     def forward(self, inputs: StepInputs) -> StepOutput:
-        """Compute a step's tokens; write KV, states and snapshots."""
+        """Compute a step's tokens, and record no gradients; write KV, states and snapshots."""
         ...
 
 
@@ -122,14 +122,13 @@ class ModelRunner:
         arena.copy_pages(batch.copies)
         if not batch.rows:
             return BatchResult(step=batch.step, rows=())
-        with torch.inference_mode():
-            inputs = self._open_inputs().fill(batch.rows)
-            output = self._model.forward(inputs)
-            errors = self._broken_rows(batch.rows, inputs, output.finite)
-            drawn = self._draw(batch.rows, output.logits)
-            if errors is not None or inputs.state.snapshots is not None:
-                snapshots = written_snapshots(batch.rows, inputs.state.snapshots, arena)
-                drawn = _joined(batch.rows, errors, drawn, snapshots)
+        inputs = self._open_inputs().fill(batch.rows)
+        output = self._model.forward(inputs)
+        errors = self._broken_rows(batch.rows, inputs, output.finite)
+        drawn = self._draw(batch.rows, output.logits)
+        if errors is not None or inputs.state.snapshots is not None:
+            snapshots = written_snapshots(batch.rows, inputs.state.snapshots, arena)
+            drawn = _joined(batch.rows, errors, drawn, snapshots)
         return BatchResult(step=batch.step, rows=tuple(drawn))
 
     def warm_up(self) -> None:
@@ -140,11 +139,10 @@ class ModelRunner:
         Raises:
             EngineStoppedError: the runner is closed.
         """
-        with torch.inference_mode():
-            for inputs in warm_up_inputs(self.arena):
+        for inputs in warm_up_inputs(self.arena):
+            self._model.forward(inputs)
+            with all_work_in_parallel():
                 self._model.forward(inputs)
-                with all_work_in_parallel():
-                    self._model.forward(inputs)
 
     def close(self) -> None:
         """Give the arena's memory back. Safe to call twice."""
@@ -177,15 +175,16 @@ class ModelRunner:
                 f"The model must say of {len(rows)} rows whether they are finite. "
                 f"Given: shape {tuple(finite.shape)}."
             )
-        checked = {"The model's hidden states are": finite}
+        checked: dict[str, list[bool]] = {"The model's hidden states are": finite.tolist()}
         if self._check_states:
-            checked["The recurrent state is"] = self.arena.finite_states(inputs.state)
-        if all(bool(good.all()) for good in checked.values()):
+            checked["The recurrent state is"] = self.arena.finite_states(inputs.state).tolist()
+        if all(map(all, checked.values())):
             return None
         errors: list[str | None] = [None] * len(rows)
         for what, good in checked.items():
-            for index in (~good).nonzero()[:, 0].tolist():
-                errors[index] = _not_finite(rows[index], what)
+            for index, is_finite in enumerate(good):
+                if not is_finite:
+                    errors[index] = _not_finite(rows[index], what)
         return errors
 
 

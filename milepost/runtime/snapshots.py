@@ -55,7 +55,9 @@ def snapshots_of(rows: Sequence[Row], arena: Arena, written: Collection[int]) ->
 def written_snapshots(rows: Sequence[Row], snapshots: StateSnapshots | None, arena: Arena) -> list[list[int]]:
     """Positions of each row's snapshots that hold finite numbers only, after the step has run.
 
-    It reads the snapshots and nothing else.
+    A number of a state's matrices that isn't finite never becomes finite again: a step multiplies it by
+    something and adds something. So where the matrices that a row ends with are finite, those of all its
+    snapshots are, and only their windows, which are small, are read; else each is looked at itself.
 
     Args:
         rows: the step's rows.
@@ -65,9 +67,13 @@ def written_snapshots(rows: Sequence[Row], snapshots: StateSnapshots | None, are
     positions: list[list[int]] = [[] for _ in rows]
     if snapshots is None:
         return positions
-    finite = arena.finite_states(arena.states(snapshots.table)).tolist()
+    leaving = [number for number, row in enumerate(rows) if row.snapshots]
+    tables = torch.tensor([rows[number].state_table for number in leaving])
+    ends = dict(zip(leaving, arena.finite_matrices(arena.states(tables)).tolist(), strict=True))
+    left = arena.states(snapshots.table)
+    finite = arena.finite_windows(left) if all(ends.values()) else arena.finite_states(left)
     orders = [(number, order) for number, row in enumerate(rows) for order in row.snapshots]
-    for (number, order), is_finite in zip(orders, finite, strict=True):
+    for (number, order), is_finite in zip(orders, finite.tolist(), strict=True):
         if is_finite:
             positions[number].append(order.position)
     return positions

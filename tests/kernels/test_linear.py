@@ -92,13 +92,51 @@ def test_packing_loses_nothing(make: Callable[..., Matrix]) -> None:
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("make", FORMATS)
-def test_a_token_is_the_same_in_any_company(target: str, make: Callable[..., Matrix]) -> None:
-    """Bit for bit: what batched and lone requests compute must not differ."""
-    matrix, x = pack(make(50, 96)), torch.randn(29, 96)
+@pytest.mark.parametrize(("rows", "out", "inputs"), [(29, 50, 96), (300, 70, 544), (130, 33, 1120)])
+def test_a_token_is_the_same_in_any_company(
+    target: str, make: Callable[..., Matrix], rows: int, out: int, inputs: int
+) -> None:
+    """Bit for bit: what batched and lone requests compute must not differ, nor what other threads compute."""
+    matrix, x = pack(make(out, inputs)), torch.randn(rows, inputs)
+    with using(target, 1):
+        alone = torch.cat([cpu.linear(x[token : token + 1], matrix) for token in range(rows)])
+    with using(target, 3):
+        for company in [*range(2, 15), 23, 61, 121, rows]:
+            assert torch.equal(cpu.linear(x[:company], matrix), alone[:company]), company
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("make", FORMATS)
+@pytest.mark.parametrize("rows", [3, 40])
+def test_what_is_not_finite_stays_in_its_row(target: str, make: Callable[..., Matrix], rows: int) -> None:
+    matrix, x = pack(make(37, 288)), torch.randn(rows, 288)
     with using(target, 2):
-        together = cpu.linear(x, matrix)
-        for token in (0, 3, 28):
-            assert torch.equal(cpu.linear(x[token : token + 1], matrix)[0], together[token])
+        clean = cpu.linear(x, matrix)
+        x[1, 7], x[1, 280] = float("inf"), float("nan")
+        got = cpu.linear(x, matrix)
+    others = [row for row in range(rows) if row != 1]
+    assert torch.equal(got[others], clean[others])
+    assert got[1].isnan().all()
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("rows", [1, 30])
+def test_every_scale_of_mxfp4(target: str, rows: int) -> None:
+    """All bytes, the smallest (a subnormal multiplier) and the one that is NaN included."""
+    scales = torch.arange(256, dtype=torch.uint8).view(256, 1)
+    matrix = Mxfp4Matrix(torch.randint(0, 256, (256, 16), dtype=torch.uint8), scales)
+    x = torch.zeros(rows, 32)
+    x[:, 5] = 1.0  # one product a sum: exact
+    with using(target):
+        got = cpu.linear(x, pack(matrix))
+    expected = matrix.dense(torch.float64)[:255, 5].float()
+    assert torch.equal(got[:, :255], expected.expand(rows, 255))
+    assert got[:, 255].isnan().all()
+
+
+@pytest.mark.parametrize("make", FORMATS)
+def test_no_tokens(make: Callable[..., Matrix]) -> None:
+    assert cpu.linear(torch.zeros(0, 32), pack(make(40, 32))).shape == (0, 40)
 
 
 def test_what_does_not_fit_is_refused() -> None:

@@ -24,19 +24,33 @@ def package_files() -> list[Path]:
     ]
 
 
+def compiled_files() -> list[Path]:
+    """The C++ of the kernels."""
+    suffixes = {".cpp", ".h", ".inl"}
+    return [path for path in tracked_files() if path.suffix in suffixes]
+
+
 def test_modules_stay_short() -> None:
     long = {
         str(path.relative_to(ROOT)): lines
-        for path in package_files()
+        for path in [*package_files(), *compiled_files()]
         if (lines := len(path.read_text(encoding="utf-8").splitlines())) > MAX_LINES
     }
     assert not long, f"split these at an idea that you can name; at most {MAX_LINES} lines: {long}"
 
 
+def test_compiled_files_lie_where_the_build_finds_them_and_hold_no_tabs() -> None:
+    sources = ROOT / "milepost" / "kernels" / "native" / "src"
+    files = compiled_files()
+    assert len(files) > 20
+    assert not [path for path in files if not path.is_relative_to(sources)]
+    assert not [path for path in files if "\t" in path.read_text(encoding="utf-8")]
+
+
 def test_no_junk_drawers() -> None:
     drawers = [
         str(path.relative_to(ROOT))
-        for path in package_files()
+        for path in [*package_files(), *compiled_files()]
         if JUNK_DRAWERS & {path.stem, path.parent.name}
     ]
     assert not drawers, "name the idea that the module holds"

@@ -40,8 +40,10 @@ def grouped_experts(
     experts, intermediate, _ = gate.shape
     tokens, top_k = ids.shape
     out = empty(tokens, x.shape[1])
-    order, ends, touched = (empty(size, dtype=torch.int64) for size in (tokens * top_k, experts, experts))
-    hidden = empty(tokens * top_k, -(-intermediate // native.PANEL) * native.PANEL)
+    num_choices = tokens * top_k
+    order, ends = empty(num_choices, dtype=torch.int64), empty(experts, dtype=torch.int64)
+    blocks = empty(experts + num_choices // native.LEAST_BLOCK_ROWS, dtype=torch.int64)
+    hidden = empty(num_choices, -(-intermediate // native.PANEL) * native.PANEL)
     native.grouped_experts(
         gate.handle,
         up.handle,
@@ -59,7 +61,7 @@ def grouped_experts(
         out.shape[1],
         order.data_ptr(),
         ends.data_ptr(),
-        touched.data_ptr(),
+        blocks.data_ptr(),
         hidden.data_ptr(),
     )
     return out

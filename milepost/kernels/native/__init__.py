@@ -66,8 +66,9 @@ def require_native() -> None:
     """
     if not available():
         raise ConfigError(
-            f"kernels cpu can't run: {why_not_available()} Install a C++20 compiler, such as g++, then run "
-            "pip install again, or choose kernels reference (slow)."
+            f"kernels cpu can't run: {why_not_available()} Install a C++20 compiler, such as g++, then "
+            "Milepost again (pip install --force-reinstall --no-deps --no-cache-dir), or choose kernels "
+            "reference (slow)."
         )
 
 

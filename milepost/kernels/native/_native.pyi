@@ -2,6 +2,7 @@
 
 PANEL: int
 GROUP_BYTES: int
+LEAST_BLOCK_ROWS: int
 QUERY_LANES: int
 MOST_PARTS: int
 MAX_SOURCES: int
@@ -108,7 +109,7 @@ def grouped_experts(
     out_stride: int,
     order: int,
     ends: int,
-    touched: int,
+    blocks: int,
     hidden: int,
 ) -> None: ...
 def route(

@@ -94,7 +94,7 @@ def _pack_mxfp4(matrix: Mxfp4Matrix) -> Tensor:
     batch, out, inputs = matrix.shape
     groups, half = inputs // GROUP, native.PANEL // 2
     words = _panels(matrix.packed.view(torch.int16).view(batch, out, inputs // 4))  # of four codes each
-    words = words.unflatten(3, (2, half)).transpose(3, 4)  # [batch, panels, in / 4, 16, 2]
+    words = words.view(*words.shape[:3], 2, half).transpose(3, 4)  # [batch, panels, in / 4, 16, 2]
     codes = words.contiguous().view(torch.uint8).view(*words.shape[:2], groups, GROUP * half)
     scales = _panels(matrix.scale.view(batch, out, groups))  # [batch, panels, groups, 32]
     return torch.cat([scales, codes], dim=-1).contiguous()
@@ -104,7 +104,8 @@ def _unpack_mxfp4(data: Tensor, dtype: torch.dtype) -> Tensor:
     """[panels, groups, 544] -> [panels, in, 32]."""
     panels, groups, _ = data.shape
     scales, codes = data[..., : native.PANEL], data[..., native.PANEL :]
-    words = codes.reshape(panels, groups, GROUP // 4, native.PANEL // 2, 2, 2)  # the last: two bytes of two codes
+    # [four inputs, output, half, byte of two codes]
+    words = codes.reshape(panels, groups, GROUP // 4, native.PANEL // 2, 2, 2)
     nibbles = torch.stack([words & 0xF, words >> 4], dim=-1).flatten(5)  # [..., 16, 2, 4]
     nibbles = nibbles.permute(0, 1, 2, 5, 4, 3).reshape(panels, groups, GROUP, native.PANEL)
     values = torch.tensor(CODE_VALUES, dtype=dtype)[nibbles.long()]

@@ -20,7 +20,7 @@ def route(
     check(hidden, gate_weight, bias, top_k)
     packed = pack(gate_weight)
     tokens, (_, experts, _) = hidden.shape[0], packed.shape
-    scores = empty(tokens, experts)
+    scores = empty(tokens, -(-experts // native.PANEL) * native.PANEL)
     ids, weights = empty(tokens, top_k, dtype=torch.int64), empty(tokens, top_k)
     native.route(
         packed.handle,

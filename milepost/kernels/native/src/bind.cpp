@@ -1,4 +1,15 @@
 #include "bind.h"
+#include "bind_finite.inl"
+#include "bind_gated_activation.inl"
+#include "bind_grouped_experts.inl"
+#include "bind_kda.inl"
+#include "bind_limits.inl"
+#include "bind_linear.inl"
+#include "bind_mla.inl"
+#include "bind_norm.inl"
+#include "bind_pack.inl"
+#include "bind_route.inl"
+#include "bind_rows.inl"
 
 #include <pybind11/stl.h>
 

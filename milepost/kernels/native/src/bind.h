@@ -38,16 +38,4 @@ void submit_unlocked(const char* op, void (*kernel)(const Args&), const Args& ar
     submit(op, kernel, args);
 }
 
-void bind_finite(py::module_& module);
-void bind_limits(py::module_& module);
-void bind_linear(py::module_& module);
-void bind_mla(py::module_& module);
-void bind_pack(py::module_& module);
-void bind_norm(py::module_& module);
-void bind_rows(py::module_& module);
-void bind_gated_activation(py::module_& module);
-void bind_grouped_experts(py::module_& module);
-void bind_route(py::module_& module);
-void bind_kda(py::module_& module);
-
 }  // namespace milepost

@@ -6,6 +6,9 @@
 
 namespace milepost {
 
+// Choices are computed in blocks of at least so many where an expert has more.
+constexpr int64_t kLeastBlockRows = 32;
+
 struct GroupedExpertsArgs {
     const Matrix* w1;  // [experts, intermediate, width]
     const Matrix* w3;
@@ -20,10 +23,10 @@ struct GroupedExpertsArgs {
     float* out;
     int64_t out_stride;
     // Scratch. A choice is token * top_k + i.
-    int64_t* order;    // [choices] by expert, then by token
-    int64_t* ends;     // [experts] where an expert's choices end in `order`
-    int64_t* touched;  // [experts] those with choices
-    float* hidden;     // [choices, hidden_stride] in the order of `order`, the router's weight multiplied in
+    int64_t* order;   // [choices] by expert, then by token
+    int64_t* ends;    // [experts] where an expert's choices end in `order`
+    int64_t* blocks;  // [experts + choices / kLeastBlockRows] where the blocks of choices begin that are computed together
+    float* hidden;    // [choices, hidden_stride] in the order of `order`, the router's weight multiplied in
 
     int64_t choices() const { return tokens * top_k; }
     int64_t hidden_stride() const { return w1->panels() * kPanel; }

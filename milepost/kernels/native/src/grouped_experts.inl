@@ -1,71 +1,71 @@
 #pragma once
 
+#include "gated_activation.inl"
 #include "grouped_experts.h"
+#include "items.inl"
 #include "panels.inl"
-#include "simd.h"
-#include "threads.h"
 
 namespace milepost::MILEPOST_TARGET {
 
-constexpr int64_t kExpertRows = 120;  // tokens in one product: what their sums need stays in the first cache
+static_assert(kBlockRows >= kLeastBlockRows);
 
-// Choices by expert: a counting sort. Choices that name no expert are left out; returns whether there are any.
-static bool sort_choices(const GroupedExpertsArgs& args) {
-    const auto experts = static_cast<uint64_t>(args.w1->batch);
+static inline bool exists(const GroupedExpertsArgs& args, int64_t expert) {
+    return static_cast<uint64_t>(expert) < static_cast<uint64_t>(args.w1->batch);
+}
+
+static inline int64_t token_of(const GroupedExpertsArgs& args, int64_t place) { return args.order[place] / args.top_k; }
+
+static inline int64_t expert_at(const GroupedExpertsArgs& args, int64_t place) { return args.ids[args.order[place]]; }
+
+// Choices by expert: a counting sort. Choices that name no expert are left out; returns how many were not.
+static int64_t sort_choices(const GroupedExpertsArgs& args) {
     int64_t* ends = args.ends;
-    bool lost = false;
-    std::memset(ends, 0, experts * sizeof *ends);
+    std::memset(ends, 0, static_cast<size_t>(args.w1->batch) * sizeof *ends);
     for (int64_t c = 0; c < args.choices(); ++c) {
-        if (static_cast<uint64_t>(args.ids[c]) < experts) {
-            ++ends[args.ids[c]];
-        } else {
-            lost = true;
-        }
+        if (exists(args, args.ids[c])) ++ends[args.ids[c]];
     }
     int64_t begin = 0;
-    for (uint64_t e = 0; e < experts; ++e) {
+    for (int64_t e = 0; e < args.w1->batch; ++e) {
         const int64_t count = ends[e];
         ends[e] = begin;  // moves to the end as choices come in
         begin += count;
     }
     for (int64_t c = 0; c < args.choices(); ++c) {
-        if (static_cast<uint64_t>(args.ids[c]) < experts) args.order[ends[args.ids[c]]++] = c;
+        if (exists(args, args.ids[c])) args.order[ends[args.ids[c]]++] = c;
     }
-    return lost;
+    return begin;
 }
 
-static inline int64_t first_choice(const GroupedExpertsArgs& args, int64_t expert) {
-    return expert == 0 ? 0 : args.ends[expert - 1];
-}
-
-static int64_t list_touched(const GroupedExpertsArgs& args) {
-    int64_t count = 0;
+// Each touched expert's choices in blocks of about equal size that one product takes; returns how many blocks.
+static int64_t cut_blocks(const GroupedExpertsArgs& args) {
+    int64_t blocks = 0, begin = 0;
     for (int64_t e = 0; e < args.w1->batch; ++e) {
-        if (args.ends[e] > first_choice(args, e)) args.touched[count++] = e;
+        const int64_t rows = args.ends[e] - begin, parts = (rows + kBlockRows - 1) / kBlockRows;
+        for (int64_t part = 0; part < parts; ++part) args.blocks[blocks++] = begin + rows * part / parts;
+        begin = args.ends[e];
     }
-    return count;
+    return blocks;
 }
 
-// One panel of an expert's hidden channels for some of its choices, places begin .. end in `order`.
-static void hidden_panel(const GroupedExpertsArgs& args, int64_t expert, int64_t panel, int64_t begin, int64_t end) {
-    const int64_t rows = end - begin, left = args.w1->outputs - panel * kPanel;
+// `count` panels of an expert's hidden channels for a block of its choices, places begin .. end in `order`.
+static void hidden_block(const GroupedExpertsArgs& args, int64_t begin, int64_t end, int64_t panel, int64_t count) {
+    const int64_t rows = end - begin, expert = expert_at(args, begin);
     if (rows <= 0) return;
-    alignas(64) float gates[kExpertRows][kPanel], ups[kExpertRows][kPanel];
-    const float* x[kExpertRows];
-    float *gate[kExpertRows], *up[kExpertRows];
-    const int64_t outputs = left < kPanel ? left : kPanel;
+    alignas(64) float ups[kBlockRows][kMostPanels * kPanel];
+    const float* x[kBlockRows];
+    float *gate[kBlockRows], *up[kBlockRows];
     for (int64_t r = 0; r < rows; ++r) {
-        x[r] = args.x + args.order[begin + r] / args.top_k * args.x_stride;
-        gate[r] = gates[r];
+        x[r] = args.x + token_of(args, begin + r) * args.x_stride;
+        gate[r] = args.hidden + (begin + r) * args.hidden_stride() + panel * kPanel;  // until it is activated
         up[r] = ups[r];
     }
-    panel_product(*args.w1, expert, panel, x, gate, rows, false);
-    panel_product(*args.w3, expert, panel, x, up, rows, false);
+    panels_product(*args.w1, expert, panel, count, x, gate, rows, false);
+    panels_product(*args.w3, expert, panel, count, x, up, rows, false);
+    const int64_t left = args.w1->outputs - panel * kPanel, outputs = left < count * kPanel ? left : count * kPanel;
     for (int64_t r = 0; r < rows; ++r) {
-        float* hidden = args.hidden + (begin + r) * args.hidden_stride() + panel * kPanel;
-        activate_row(gate[r], up[r], hidden, outputs, args.activation);
+        activate_row(gate[r], up[r], gate[r], outputs, args.activation);
         const float weight = args.weights[args.order[begin + r]];
-        for (int64_t o = 0; o < outputs; ++o) hidden[o] *= weight;
+        for (int64_t o = 0; o < outputs; ++o) gate[r][o] *= weight;
     }
 }
 
@@ -73,83 +73,90 @@ static void hidden_panel(const GroupedExpertsArgs& args, int64_t expert, int64_t
 static int64_t place_of_token(const GroupedExpertsArgs& args, int64_t begin, int64_t end, int64_t token) {
     while (begin < end) {
         const int64_t middle = begin + (end - begin) / 2;
-        if (args.order[middle] < token * args.top_k) {
-            begin = middle + 1;
-        } else {
-            end = middle;
-        }
+        if (token_of(args, middle) < token) begin = middle + 1;
+        else end = middle;
     }
     return begin;
 }
 
-// One panel of the outputs of tokens first .. last: whoever computes it adds up all experts, in ascending order.
-static void output_panel(const GroupedExpertsArgs& args, int64_t touched, int64_t panel, int64_t first, int64_t last) {
-    const float* x[kExpertRows];
-    float* y[kExpertRows];
-    const int64_t left = args.w2->outputs - panel * kPanel;
-    const size_t bytes = static_cast<size_t>(left < kPanel ? left : kPanel) * sizeof(float);
-    for (int64_t t = first; t < last; ++t) std::memset(args.out + t * args.out_stride + panel * kPanel, 0, bytes);
-    for (int64_t i = 0; i < touched; ++i) {
-        const int64_t expert = args.touched[i];
-        int64_t at = place_of_token(args, first_choice(args, expert), args.ends[expert], first);
+// `count` panels of the outputs of tokens first .. last. Whoever computes them adds up all experts, in ascending order.
+static void output_block(const GroupedExpertsArgs& args, int64_t first, int64_t last, int64_t panel, int64_t count) {
+    const float* x[kBlockRows];
+    float* y[kBlockRows];
+    const int64_t left = args.w2->outputs - panel * kPanel, outputs = left < count * kPanel ? left : count * kPanel;
+    float* const out = args.out + panel * kPanel;
+    for (int64_t t = first; t < last; ++t) std::memset(out + t * args.out_stride, 0, outputs * sizeof(float));
+    int64_t begin = 0;
+    for (int64_t expert = 0; expert < args.w2->batch; begin = args.ends[expert++]) {
+        if (begin == args.ends[expert]) continue;
+        int64_t at = place_of_token(args, begin, args.ends[expert], first);
         const int64_t end = place_of_token(args, at, args.ends[expert], last);
         while (at < end) {
-            const int64_t rows = end - at < kExpertRows ? end - at : kExpertRows;
+            const int64_t rows = end - at < kBlockRows ? end - at : kBlockRows;
             for (int64_t r = 0; r < rows; ++r) {
                 x[r] = args.hidden + (at + r) * args.hidden_stride();
-                y[r] = args.out + args.order[at + r] / args.top_k * args.out_stride + panel * kPanel;
+                y[r] = out + token_of(args, at + r) * args.out_stride;
             }
-            panel_product(*args.w2, expert, panel, x, y, rows, true);
+            panels_product(*args.w2, expert, panel, count, x, y, rows, true);
             at += rows;
         }
     }
 }
 
-// Chunks are small enough that experts with many tokens and those with few balance, and large enough that a claim costs
-// little beside them.
-template <class Body>
-static void for_each_item(int64_t items, int64_t work, Body&& body) {
-    constexpr int64_t kChunkWork = 1 << 18;  // multiplications
-    constexpr int64_t kLeastWork = 1 << 15;
-    const int64_t even = (items + 4 * num_threads() - 1) / (4 * num_threads());
-    const int64_t fit = kChunkWork / (work + 1) + 1;
-    const int64_t grain = items * work < kLeastWork ? items : fit < even ? fit : even;
-    auto call = [](void* context, int64_t begin, int64_t end) {
-        for (int64_t at = begin; at < end; ++at) (*static_cast<std::remove_reference_t<Body>*>(context))(at);
-    };
-    run_chunks(items, grain, call, &body);
-}
+// How outputs are cut into items: by panels, and by tokens where an expert has many, or panels alone are too few.
+struct OutputCut {
+    int64_t splits;
+    int64_t count;
+
+    OutputCut(const GroupedExpertsArgs& args, int64_t blocks, int64_t panels) : splits(1), count(kMostPanels) {
+        while (items(panels) < 4 * num_threads()) {
+            if (args.choices() / (blocks * splits) >= kBlockRows / 2) splits *= 2;
+            else if (count > 1) count /= 2;
+            else if (args.tokens / splits >= 2 * kFewRows) splits *= 2;
+            else break;
+        }
+    }
+
+    int64_t items(int64_t panels) const { return splits * ((panels + count - 1) / count); }
+};
 
 // A token that names an expert that isn't there fails, alone and visibly.
 static void spoil_lost_tokens(const GroupedExpertsArgs& args) {
     for (int64_t c = 0; c < args.choices(); ++c) {
-        if (static_cast<uint64_t>(args.ids[c]) < static_cast<uint64_t>(args.w1->batch)) continue;
+        if (exists(args, args.ids[c])) continue;
         float* out = args.out + c / args.top_k * args.out_stride;
         for (int64_t o = 0; o < args.w2->outputs; ++o) out[o] = NAN;
     }
 }
 
+static void all_hidden(const GroupedExpertsArgs& args, int64_t blocks, int64_t placed) {
+    const int64_t panels = args.w1->panels(), count = panels_of_item(blocks, panels);
+    const int64_t groups = (panels + count - 1) / count, items = blocks * groups;
+    const int64_t work = 2 * placed * args.w1->inputs * panels * kPanel / (items + 1);
+    for_each_item(items, work, [&](int64_t at) {
+        const int64_t block = at / groups, panel = at % groups * count;
+        const int64_t end = block + 1 < blocks ? args.blocks[block + 1] : placed;
+        hidden_block(args, args.blocks[block], end, panel, panels - panel < count ? panels - panel : count);
+    });
+}
+
+static void all_outputs(const GroupedExpertsArgs& args, int64_t blocks, int64_t placed) {
+    const int64_t panels = args.w2->panels();
+    const OutputCut cut(args, blocks + 1, panels);
+    const int64_t items = cut.items(panels), groups = items / cut.splits;
+    const int64_t work = placed * args.w2->inputs * panels * kPanel / items;
+    for_each_item(items, work, [&](int64_t at) {
+        const int64_t split = at / groups, panel = at % groups * cut.count;
+        output_block(args, args.tokens * split / cut.splits, args.tokens * (split + 1) / cut.splits, panel,
+                     panels - panel < cut.count ? panels - panel : cut.count);
+    });
+}
+
 static void grouped_experts(const GroupedExpertsArgs& args) {
-    constexpr int64_t kTokensOfSplit = 64;
-    const bool lost = sort_choices(args);
-    const int64_t touched = list_touched(args);
-    const int64_t hidden_panels = args.w1->panels(), panels = args.w2->panels();
-    const int64_t items = touched * hidden_panels;
-    for_each_item(items, 2 * args.choices() * args.w1->inputs * kPanel / (touched + 1), [&](int64_t at) {
-        const int64_t expert = args.touched[at / hidden_panels];
-        const int64_t end = args.ends[expert];
-        for (int64_t first = first_choice(args, expert); first < end; first += kExpertRows) {
-            hidden_panel(args, expert, at % hidden_panels, first, first + kExpertRows < end ? first + kExpertRows : end);
-        }
-    });
-    // Few panels and many tokens: tokens are split too, so that all threads have work.
-    const int64_t wanted = (4 * num_threads() + panels - 1) / panels, most = args.tokens / kTokensOfSplit;
-    const int64_t splits = most < 1 ? 1 : wanted < most ? wanted : most;
-    for_each_item(panels * splits, args.choices() * args.w2->inputs * kPanel / splits, [&](int64_t at) {
-        const int64_t split = at / panels;
-        output_panel(args, touched, at % panels, args.tokens * split / splits, args.tokens * (split + 1) / splits);
-    });
-    if (lost) spoil_lost_tokens(args);
+    const int64_t placed = sort_choices(args), blocks = cut_blocks(args);
+    all_hidden(args, blocks, placed);
+    all_outputs(args, blocks, placed);
+    if (placed < args.choices()) spoil_lost_tokens(args);
 }
 
 }  // namespace milepost::MILEPOST_TARGET

@@ -30,7 +30,12 @@ constexpr int kChunk = kKdaChunk;
 constexpr int kStrip = 2 * kWidth;
 constexpr int kProductRows = kWidth >= 16 ? 8 : 4;  // with two vectors each, what the registers hold
 
-// One thread's memory for one head of one row; pads are zeros.
+// The scores of token i with the i tokens before it: L_i0 .. and A_i0 .., behind those of earlier tokens.
+static inline int64_t first_score(int64_t i) { return i * (i - 1); }
+constexpr int64_t kScores = kChunk * (kChunk - 1);  // a multiple of every target's width
+
+// One thread's memory for one head of one row; pads of rows are zeros. Rows of tokens that a short chunk lacks hold
+// whatever was there before: what is computed from them is not used.
 struct ChunkWork {
     int64_t dim;
     int64_t width;   // dim in whole vectors
@@ -39,18 +44,22 @@ struct ChunkWork {
     float* in;       // [2 * kChunk, width] P k above P q
     float* keys;     // [kChunk, width] k a_{j+1} .. of the tokens so far
     float* upto;     // [width] P
-    float* decay;    // [width] a token's a, k and q
-    float* k;
-    float* q;
-    float overlap[kChunk][kChunk];
-    float mixed[kChunk][kChunk];
+    float* decay;    // [width] a token's a
+    float* q;        // [width] and its query
+    float q_norm[kChunk];
+    float k_norm[kChunk];
+    float own[kChunk];  // A_ii
     float beta[kChunk];
+    float scores[kScores];
+
+    const float* overlap(int64_t i) const { return scores + first_score(i); }
+    const float* mixed(int64_t i) const { return scores + first_score(i) + i; }  // but for A_ii
 };
 
 static ChunkWork chunk_work(int64_t dim) {
     const int64_t width = (dim + kWidth - 1) / kWidth * kWidth, strips = (dim + kStrip - 1) / kStrip;
     const int64_t state = strips * width * kStrip;
-    float* memory = scratch(state + (3 * kChunk + 4) * width);
+    float* memory = scratch(state + (3 * kChunk + 3) * width);
     ChunkWork w;
     w.dim = dim, w.width = width, w.strips = strips;
     w.state = memory;
@@ -58,8 +67,7 @@ static ChunkWork chunk_work(int64_t dim) {
     w.keys = w.in + 2 * kChunk * width;
     w.upto = w.keys + kChunk * width;
     w.decay = w.upto + width;
-    w.k = w.decay + width;
-    w.q = w.k + width;
+    w.q = w.decay + width;
     return w;
 }
 
@@ -75,71 +83,82 @@ static inline void add_products(VecF (&sums)[Rows][2], const float* a, int64_t r
     }
 }
 
-// Norms of token `token`'s key and query, its decay, and their products with P.
-static float begin_token(ChunkWork& w, const KdaArgs& args, int64_t head, int64_t token, int64_t i) {
+// Sums of q^2, k^2 and q k of each token into w.norms: what its query and key are to be multiplied by, and the product of
+// both after that.
+static void norm_tokens(ChunkWork& w, const KdaArgs& args, int64_t head, int64_t token, int64_t count) {
+    VecF squares[3][kChunk] = {};
+    for (int64_t i = 0; i < count; ++i) {
+        const float* q = args.q + (token + i) * args.q_stride + head * w.dim;
+        const float* k = args.k + (token + i) * args.k_stride + head * w.dim;
+        for (int64_t d = 0; d < w.dim; d += kWidth) {
+            const VecF x = load_first(q + d, w.dim - d), y = load_first(k + d, w.dim - d);
+            squares[0][i] += x * x;
+            squares[1][i] += y * y;
+            squares[2][i] += x * y;
+        }
+    }
+    for (int64_t i = 0; i < kChunk; i += kWidth) {
+        for (auto& kind : squares) fold_all(kind + i);
+        const VecF q = 1.0f / square_root((squares[0][i] + args.l2_eps) * static_cast<float>(w.dim));
+        const VecF k = 1.0f / square_root(squares[1][i] + args.l2_eps);
+        store(w.q_norm + i, q);
+        store(w.k_norm + i, k);
+        store(w.own + i, squares[2][i] * q * k);
+    }
+}
+
+// Token i's decay, key and query, and their products with P.
+static void begin_token(ChunkWork& w, const KdaArgs& args, int64_t head, int64_t token, int64_t i) {
     const float* q = args.q + token * args.q_stride + head * w.dim;
     const float* k = args.k + token * args.k_stride + head * w.dim;
     const float* g = args.g + token * args.g_stride + head * w.dim;
-    VecF qq{}, kk{}, qk{};
-    for (int64_t d = 0; d < w.dim; d += kWidth) {
-        const VecF x = load_first(q + d, w.dim - d), y = load_first(k + d, w.dim - d);
-        qq += x * x;
-        kk += y * y;
-        qk += x * y;
-    }
-    const float q_norm = 1 / std::sqrt((sum_lanes(qq)[0] + args.l2_eps) * static_cast<float>(w.dim));
-    const float k_norm = 1 / std::sqrt(sum_lanes(kk)[0] + args.l2_eps);
     for (int64_t d = 0; d < w.dim; d += kWidth) {
         const VecF decay = exp(load_first(g + d, w.dim - d));
-        const VecF key = load_first(k + d, w.dim - d) * k_norm, query = load_first(q + d, w.dim - d) * q_norm;
+        const VecF key = load_first(k + d, w.dim - d) * w.k_norm[i], query = load_first(q + d, w.dim - d) * w.q_norm[i];
         const VecF upto = i == 0 ? decay : load(w.upto + d) * decay;
         store(w.decay + d, decay);
-        store(w.k + d, key);
         store(w.q + d, query);
         store(w.upto + d, upto);
+        store(w.keys + i * w.width + d, key);
         store(w.in + i * w.width + d, key * upto);
         store(w.in + (kChunk + i) * w.width + d, query * upto);
     }
-    return sum_lanes(qk)[0] * q_norm * k_norm;
 }
 
-// Multiplies four keys by a token's decay; lanes of their products with its key and query.
-static inline void decay_keys(const ChunkWork& w, float* keys, VecF* with_k, VecF* with_q) {
-    VecF k_sums[4] = {}, q_sums[4] = {};
+// Multiplies `Keys` earlier keys by token i's decay, and with its key and query: lanes of the sums.
+template <int Keys>
+static inline void decay_keys(const ChunkWork& w, int64_t i, float* keys, VecF* with_k, VecF* with_q) {
+    VecF k_sums[Keys] = {}, q_sums[Keys] = {};
+    const float* own = w.keys + i * w.width;
     for (int64_t d = 0; d < w.width; d += kWidth) {
-        const VecF decay = load(w.decay + d), k = load(w.k + d), q = load(w.q + d);
-        for (int j = 0; j < 4; ++j) {
+        const VecF decay = load(w.decay + d), k = load(own + d), q = load(w.q + d);
+        for (int j = 0; j < Keys; ++j) {
             const VecF key = load(keys + j * w.width + d) * decay;
             store(keys + j * w.width + d, key);
             k_sums[j] += key * k;
             q_sums[j] += key * q;
         }
     }
-    for (int j = 0; j < 4; ++j) with_k[j] = k_sums[j], with_q[j] = q_sums[j];
-}
-
-// Rows i of `overlap` and `mixed`, and the keys decayed by token i.
-static void score_token(ChunkWork& w, int64_t i, float own) {
-    const int64_t half = i <= kChunk / 2 ? kChunk / 2 : kChunk;  // sums that are made, per kind
-    VecF lanes[2 * kChunk] = {};
-    for (int64_t j = 0; j < i; j += 4) decay_keys(w, w.keys + j * w.width, lanes + j, lanes + half + j);
-    float sums[2 * kChunk];
-    for (int64_t n = 0; n < 2 * half; n += kWidth) {
-        fold_all(lanes + n);
-        store(sums + n, lanes[n]);
-    }
-    for (int64_t j = 0; j < i; ++j) w.overlap[i][j] = sums[j], w.mixed[i][j] = sums[half + j];
-    w.mixed[i][i] = own;
-    std::memcpy(w.keys + i * w.width, w.k, static_cast<size_t>(w.width) * sizeof(float));
+    for (int j = 0; j < Keys; ++j) with_k[j] = k_sums[j], with_q[j] = q_sums[j];
 }
 
 // Everything of a chunk that doesn't depend on the state.
 static void prepare_chunk(ChunkWork& w, const KdaArgs& args, int64_t head, int64_t token, int64_t count) {
-    std::memset(w.in, 0, static_cast<size_t>(3 * kChunk * w.width) * sizeof(float));
+    norm_tokens(w, args, head, token, count);
+    VecF lanes[kScores];
     for (int64_t i = 0; i < count; ++i) {
-        const float own = begin_token(w, args, head, token + i, i);
-        score_token(w, i, own);
+        begin_token(w, args, head, token + i, i);
         w.beta[i] = args.beta[(token + i) * args.beta_stride + head];
+        VecF *with_k = lanes + first_score(i), *with_q = with_k + i;
+        int64_t j = 0;
+        for (; j + 4 <= i; j += 4) decay_keys<4>(w, i, w.keys + j * w.width, with_k + j, with_q + j);
+        for (; j < i; ++j) decay_keys<1>(w, i, w.keys + j * w.width, with_k + j, with_q + j);
+    }
+    const int64_t scores = first_score(count);
+    for (int64_t n = scores; n < kScores && n % kWidth; ++n) lanes[n] = VecF{};
+    for (int64_t n = 0; n < scores; n += kWidth) {
+        fold_all(lanes + n);
+        store(w.scores + n, lanes[n]);
     }
 }
 
@@ -159,11 +178,12 @@ static void correct_strip(const ChunkWork& w, const float* v, int64_t v_stride, 
                           const float (*read)[kStrip], float (*c)[kStrip]) {
     const int64_t right = columns > kWidth ? columns - kWidth : 0;
     for (int64_t i = 0; i < count; ++i, v += v_stride) {
+        const float* overlap = w.overlap(i);
         VecF x = load_first(v, columns) - load(read[i]);
         VecF y = right ? load_first(v + kWidth, right) - load(read[i] + kWidth) : VecF{};
         for (int64_t j = 0; j < i; ++j) {
-            x -= load(c[j]) * w.overlap[i][j];
-            y -= load(c[j] + kWidth) * w.overlap[i][j];
+            x -= load(c[j]) * overlap[j];
+            y -= load(c[j] + kWidth) * overlap[j];
         }
         store(c[i], x * w.beta[i]);
         store(c[i] + kWidth, y * w.beta[i]);
@@ -173,10 +193,11 @@ static void correct_strip(const ChunkWork& w, const float* v, int64_t v_stride, 
 static void write_strip(const ChunkWork& w, int64_t columns, int64_t count, const float (*read)[kStrip],
                         const float (*c)[kStrip], float* o, int64_t o_stride) {
     for (int64_t i = 0; i < count; ++i, o += o_stride) {
-        VecF x = load(read[kChunk + i]), y = load(read[kChunk + i] + kWidth);
-        for (int64_t j = 0; j <= i; ++j) {
-            x += load(c[j]) * w.mixed[i][j];
-            y += load(c[j] + kWidth) * w.mixed[i][j];
+        const float* mixed = w.mixed(i);
+        VecF x = load(read[kChunk + i]) + load(c[i]) * w.own[i], y = load(read[kChunk + i] + kWidth) + load(c[i] + kWidth) * w.own[i];
+        for (int64_t j = 0; j < i; ++j) {
+            x += load(c[j]) * mixed[j];
+            y += load(c[j] + kWidth) * mixed[j];
         }
         store_first(o, x, columns);
         if (columns > kWidth) store_first(o + kWidth, y, columns - kWidth);

@@ -83,6 +83,11 @@ static inline void store_first(T* p, VecF v, int64_t count) {
     std::memcpy(p, lanes, static_cast<size_t>(count) * sizeof(T));
 }
 
+static inline VecF square_root(VecF v) {
+    for (int i = 0; i < kWidth; ++i) v[i] = __builtin_sqrtf(v[i]);
+    return v;
+}
+
 // For loops over rows of either kind: Whole ones are known to end with a vector.
 template <bool Whole, class T>
 static inline VecF load_part(const T* p, int64_t count) {

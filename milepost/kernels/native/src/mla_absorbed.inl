@@ -105,11 +105,20 @@ private:
         float* copies = memory.take(kKeys * cached.stride());
         const int64_t lanes = rounded_up(group.count, kWidth);
         turn_queries(group, lanes, queries);
-        for (int64_t key = begin; key < end; key += kKeys) {
-            const int64_t count = least(kKeys, end - key);
+        const char* places[2][kKeys];
+        cached.find(begin, least(kKeys, end - begin), places[0]);
+        int tile = 0;
+        for (int64_t key = begin; key < end; key += kKeys, tile ^= 1) {
+            const int64_t count = least(kKeys, end - key), next = least(kKeys, most(0, end - key - kKeys));
+            cached.find(key + kKeys, next, places[tile ^ 1]);
             const float* rows[kKeys];
-            cached.take(key, count, copies, rows);
-            product(rows, count, depth, queries, lanes, scores, kQueryLanes);
+            cached.take(places[tile], count, copies, rows);
+            int64_t fetched = 0;
+            product(rows, count, depth, queries, lanes, scores, kQueryLanes, [&] {
+                for (const int64_t last = least(next, fetched + kRows); fetched < last; ++fetched) {
+                    fetch(places[tile ^ 1][fetched], depth * bytes_of(args_.kv->type));
+                }
+            });
             if (key + count - 1 > group.position) hide_later(group, key, count, lanes, scores);
             alignas(64) float shrink[kQueryLanes];
             softmax.add(scores, count, lanes, key == begin, shrink);

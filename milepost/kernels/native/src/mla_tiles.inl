@@ -14,6 +14,7 @@ namespace milepost::MILEPOST_TARGET::mla {
 constexpr int64_t kKeys = 64;  // cached rows taken at a time
 constexpr float kHidden = -1e30f;  // score of what a query may not see
 constexpr int64_t kPadding = 16;
+constexpr int64_t kDepth = 256;  // of a product's panel that stays in the first cache with the rows that it meets
 static_assert(kQueryLanes == kPanel, "queries are a panel of columns");
 
 #if defined(__AVX512F__)
@@ -28,6 +29,11 @@ static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 static inline int64_t rounded_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
+// Lets the second cache get ahead of what is read next.
+static inline void fetch(const char* from, int64_t bytes) {
+    for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(from + at, 0, 2);
+}
+
 // Cuts one block of memory into pieces.
 struct Pieces {
     float* at;
@@ -39,12 +45,14 @@ struct Pieces {
     }
 };
 
-// 2^x for x <= 0 to about 1 unit in the last place, 0 below -126; a NaN stays one.
+// 2^x for x <= 0 to about 1 unit in the last place, 0 below -126.5; a NaN stays one.
 // The polynomial is Taylor's of e^(r ln 2) for |r| <= 1/2.
 static inline VecF exp2_of_negative(VecF x) {
     const VecF shifter = splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer, in the lowest bits
-    const VecF shifted = larger(x, splat(-126.0f)) + shifter;
-    const VecF r = larger(x, splat(-126.0f)) - (shifted - shifter);
+    const VecF least = splat(-127.0f);        // whose power of two has the bits of 0
+    const VecF clamped = x < least ? least : x;
+    const VecF shifted = clamped + shifter;
+    const VecF r = clamped - (shifted - shifter);
     VecF p = splat(1.54035303933816099544e-4f);
     p = p * r + 1.33335581464284434234e-3f;
     p = p * r + 9.61812910762847716198e-3f;
@@ -52,14 +60,21 @@ static inline VecF exp2_of_negative(VecF x) {
     p = p * r + 2.40226506959100712334e-1f;
     p = p * r + 6.93147180559945309417e-1f;
     p = p * r + 1.0f;
-    const VecF power = floats((bits(shifted) << 23) + 0x3F800000u);
-    return select(x < -126.0f, VecF{}, p * power);
+    return p * floats((bits(shifted) << 23) + 0x3F800000u);
 }
 
+// c[r] (+)= sum over k of a[r][k] b[k], for kRows rows and so many vectors of columns.
 template <int Vectors>
-static inline void product_strip(const float* const* a, int64_t depth, const float* b, float* c, int64_t c_stride) {
+static inline void product_strip(const float* const* a, int64_t first, int64_t last, const float* b, bool add, float* c,
+                                 int64_t c_stride) {
     VecF sums[kRows][Vectors] = {};
-    for (int64_t k = 0; k < depth; ++k, b += kPanel) {
+    if (add) {
+        for (int r = 0; r < kRows; ++r) {
+            for (int v = 0; v < Vectors; ++v) sums[r][v] = load(c + r * c_stride + v * kWidth);
+        }
+    }
+    b += first * kPanel;
+    for (int64_t k = first; k < last; ++k, b += kPanel) {
         VecF columns[Vectors];
         for (int v = 0; v < Vectors; ++v) columns[v] = load(b + v * kWidth);
         for (int r = 0; r < kRows; ++r) {
@@ -72,20 +87,32 @@ static inline void product_strip(const float* const* a, int64_t depth, const flo
 }
 
 // c[r] = sum over k of a[r][k] b[k]. b is in panels of 32 columns, [columns / 32, depth, 32]; columns are a multiple
-// of kWidth. Rows are computed up to a multiple of kRows: a has that many, c has room for them.
+// of kWidth. Rows are computed up to a multiple of kRows: a has that many, c has room for them. between() is called
+// after each step, where the caller may let memory be fetched.
+template <class Between>
 static void product(const float* const* a, int64_t rows, int64_t depth, const float* b, int64_t columns, float* c,
-                    int64_t c_stride) {
+                    int64_t c_stride, Between&& between) {
+    const int64_t cuts = (depth + kDepth - 1) / kDepth, size = cuts > 0 ? (depth + cuts - 1) / cuts : 0;
     for (int64_t first = 0; first < columns; first += kPanel, b += depth * kPanel) {
         const int64_t width = least(kPanel, columns - first);
-        for (int64_t r = 0; r < rows; r += kRows) {
-            float* target = c + r * c_stride + first;
-            int64_t at = 0;
-            for (; at + 2 * kWidth <= width; at += 2 * kWidth) {
-                product_strip<2>(a + r, depth, b + at, target + at, c_stride);
+        for (int64_t k = 0; k < most(depth, 1); k += most(size, 1)) {
+            const int64_t last = least(k + size, depth);
+            for (int64_t r = 0; r < rows; r += kRows) {
+                float* target = c + r * c_stride + first;
+                int64_t at = 0;
+                for (; at + 2 * kWidth <= width; at += 2 * kWidth) {
+                    product_strip<2>(a + r, k, last, b + at, k > 0, target + at, c_stride);
+                }
+                if (at < width) product_strip<1>(a + r, k, last, b + at, k > 0, target + at, c_stride);
+                between();
             }
-            if (at < width) product_strip<1>(a + r, depth, b + at, target + at, c_stride);
         }
     }
+}
+
+static void product(const float* const* a, int64_t rows, int64_t depth, const float* b, int64_t columns, float* c,
+                    int64_t c_stride) {
+    product(a, rows, depth, b, columns, c, c_stride, [] {});
 }
 
 // Scores [keys, kQueryLanes] of keys after a lane's last one become kHidden.
@@ -96,7 +123,7 @@ static void hide(float* scores, int64_t keys, int64_t lanes, const int32_t* last
         for (int64_t t = 0; t < keys; ++t) {
             float* score = scores + t * kQueryLanes + at;
             const VecI hidden = static_cast<int32_t>(t) > last;
-            store(score, select(hidden, splat(kHidden), load(score)));
+            store(score, hidden ? splat(kHidden) : load(score));
         }
     }
 }
@@ -112,7 +139,10 @@ struct Softmax {
             float* column = scores + at;
             const VecF before = first ? splat(kHidden) : load(top + at);
             VecF now = before;
-            for (int64_t t = 0; t < keys; ++t) now = larger(now, load(column + t * kQueryLanes));
+            for (int64_t t = 0; t < keys; ++t) {
+                const VecF score = load(column + t * kQueryLanes);
+                now = now < score ? score : now;
+            }
             const VecF factor = exp2_of_negative(before - now);
             VecF sum = first ? VecF{} : load(total + at) * factor;
             for (int64_t t = 0; t < keys; ++t) {
@@ -181,29 +211,30 @@ struct CachedRows {
     // Elements from copy to copy.
     int64_t stride() const { return rounded_up(kv.row_dim, kPadding); }
 
-    // Points `rows` at positions begin .. begin + count - 1 as float32, and at the last one again up to kKeys: at the
-    // cache itself, or at copies [kKeys, stride()] of bf16 rows and of those whose latents are no whole vectors.
-    void take(int64_t begin, int64_t count, float* copies, const float** rows) const {
-        if (kv.type == Float::bf16) {
-            take_as<uint16_t>(begin, count, copies, rows);
-        } else {
-            take_as<float>(begin, count, copies, rows);
+    // Where positions begin .. begin + count - 1 lie.
+    void find(int64_t begin, int64_t count, const char** places) const {
+        const int64_t element = bytes_of(kv.type), row_bytes = kv.row_dim * element;
+        for (int64_t found = 0; found < count;) {
+            const int64_t block = (begin + found) / kv.block_size, first = (begin + found) % kv.block_size;
+            const int64_t last = found + least(kv.block_size - first, count - found);
+            const char* at = static_cast<const char*>(kv.cache) + first * row_bytes +
+                             (blocks[block] * kv.page_stride + layer * kv.layer_stride) * element;
+            for (; found < last; ++found, at += row_bytes) places[found] = at;
+        }
+    }
+
+    // Points `rows` at what was found as float32, and at the last one again up to kKeys: at the cache itself, or at
+    // copies [kKeys, stride()] of bf16 rows and of those whose latents are no whole vectors.
+    void take(const char* const* places, int64_t count, float* copies, const float** rows) const {
+        for (int64_t t = 0; t < count; ++t) {
+            float* copy = copies + t * stride();
+            rows[t] = kv.type == Float::bf16 ? as_floats(reinterpret_cast<const uint16_t*>(places[t]), copy)
+                                             : as_floats(reinterpret_cast<const float*>(places[t]), copy);
         }
         for (int64_t t = count; t < kKeys; ++t) rows[t] = rows[count - 1];
     }
 
 private:
-    template <class Number>
-    void take_as(int64_t begin, int64_t count, float* copies, const float** rows) const {
-        for (int64_t taken = 0; taken < count;) {
-            const int64_t block = (begin + taken) / kv.block_size, first = (begin + taken) % kv.block_size;
-            const int64_t last = taken + least(kv.block_size - first, count - taken);
-            const Number* at = static_cast<const Number*>(kv.cache) + blocks[block] * kv.page_stride +
-                               layer * kv.layer_stride + first * kv.row_dim;
-            for (; taken < last; ++taken, at += kv.row_dim) rows[taken] = as_floats(at, copies + taken * stride());
-        }
-    }
-
     const float* as_floats(const float* row, float* copy) const {
         return lora % kWidth == 0 ? row : copied(row, copy);
     }

@@ -21,7 +21,7 @@ static void mla_write(const MlaWriteArgs& args) {
     const Kv& kv = *args.kv;
     constexpr int64_t kLeastElements = 1 << 14;
     parallel_for(rows.num_tokens, kLeastElements / (kv.row_dim + 1) + 1, [&](int64_t begin, int64_t end) {
-        int64_t row = row_of(rows, begin);
+        int64_t row = rows.row_of(begin);
         for (int64_t token = begin; token < end; ++token) {
             while (token >= rows.cu_seqlens[row + 1]) ++row;
             const int64_t position = rows.starts[row] + token - rows.cu_seqlens[row];

@@ -114,11 +114,10 @@ bool pack_int8(const Matrix& matrix, const RowSpan& span, const From* rows) {
     return finite;
 }
 
-// One output's code of an input in its group: 16 bytes an input, two outputs a byte.
-void put_code(uint8_t* group, int64_t lane, int64_t input, int code) {
-    uint8_t* byte = group + kPanel + input * kPanel / 2 + lane % (kPanel / 2);
-    const bool low = lane < kPanel / 2;
-    *byte = static_cast<uint8_t>(low ? (*byte & 0xF0) | code : (*byte & 0x0F) | (code << 4));
+// Where the byte with an output's codes of inputs 2 * pair and 2 * pair + 1 of the group lies.
+uint8_t* pair_of_codes(uint8_t* group, int64_t lane, int64_t pair) {
+    constexpr int64_t kHalf = kPanel / 2;
+    return group + kPanel + (pair / 2 * kHalf + lane % kHalf) * 4 + lane / kHalf * 2 + pair % 2;
 }
 
 // The nearest of 0, .5, 1, 1.5, 2, 3, 4 and 6; halfway the even code.
@@ -150,7 +149,10 @@ bool pack_mxfp4(const Matrix& matrix, const RowSpan& span, const From* rows) {
                 const int byte = scale_of(most > FLT_MAX ? 0 : most);
                 const double factor = std::ldexp(1.0, 127 - byte);
                 group[at.lane + row] = static_cast<uint8_t>(byte);
-                for (int64_t i = 0; i < kGroup; ++i) put_code(group, at.lane + row, i, code_of(widen(x[i]) * factor));
+                for (int64_t i = 0; i < kGroup; i += 2) {
+                    const int low = code_of(widen(x[i]) * factor), high = code_of(widen(x[i + 1]) * factor);
+                    *pair_of_codes(group, at.lane + row, i / 2) = static_cast<uint8_t>(low | high << 4);
+                }
             }
         }
     });
@@ -181,7 +183,7 @@ void pack_codes(const Matrix& matrix, const RowSpan& span, const uint8_t* codes)
         for (int64_t g = 0; g < matrix.inputs / kGroup; ++g, group += kGroupBytes) {
             for (int64_t row = 0; row < at.count; ++row) {
                 const uint8_t* bytes = codes + (at.from + row) * matrix.inputs / 2 + g * kGroup / 2;
-                for (int64_t i = 0; i < kGroup; ++i) put_code(group, at.lane + row, i, (bytes[i / 2] >> (i % 2 * 4)) & 15);
+                for (int64_t pair = 0; pair < kGroup / 2; ++pair) *pair_of_codes(group, at.lane + row, pair) = bytes[pair];
             }
         }
     });

@@ -14,9 +14,11 @@ struct RouteArgs {
     int64_t top_k;
     bool renormalize;
     float scaling;
-    float* scores;   // scratch [tokens, experts]
+    float* scores;   // scratch [tokens, score_stride]
     int64_t* ids;    // [tokens, top_k]
     float* weights;  // [tokens, top_k]
+
+    int64_t score_stride() const { return gate->panels() * kPanel; }
 };
 
 }  // namespace milepost

@@ -1,30 +1,27 @@
 #pragma once
 
+#include "items.inl"
 #include "panels.inl"
 #include "route.h"
-#include "simd.h"
 #include "threads.h"
 
 namespace milepost::MILEPOST_TARGET {
 
-// Sigmoids of the scores of up to kRouteRows tokens for one panel of experts.
-constexpr int64_t kRouteRows = 48;
+constexpr int64_t kRouteRows = 48;  // of an item: enough of them share what reading the weights costs
 
-static void score_panel(const RouteArgs& args, int64_t panel, int64_t first, int64_t rows) {
+// The scores of a block of tokens for `count` panels of experts.
+static void score_block(const RouteArgs& args, int64_t first, int64_t rows, int64_t panel, int64_t count) {
     if (rows <= 0) return;
-    alignas(64) float logits[kRouteRows][kPanel] = {};
     const float* x[kRouteRows];
     float* y[kRouteRows];
     for (int64_t r = 0; r < rows; ++r) {
         x[r] = args.x + (first + r) * args.x_stride;
-        y[r] = logits[r];
+        y[r] = args.scores + (first + r) * args.score_stride() + panel * kPanel;
     }
-    panel_product(*args.gate, 0, panel, x, y, rows, false);
-    const int64_t experts = args.gate->outputs, left = experts - panel * kPanel;
-    const size_t bytes = static_cast<size_t>(left < kPanel ? left : kPanel) * sizeof(float);
+    panels_product(*args.gate, 0, panel, count, x, y, rows, false);
+    // The last panel's outputs that no expert has are computed along and never read.
     for (int64_t r = 0; r < rows; ++r) {
-        for (int64_t o = 0; o < kPanel; o += kWidth) store(logits[r] + o, sigmoid(load(logits[r] + o)));
-        std::memcpy(args.scores + (first + r) * experts + panel * kPanel, logits[r], bytes);
+        for (int64_t o = 0; o < count * kPanel; o += kWidth) store(y[r] + o, sigmoid(load(y[r] + o)));
     }
 }
 
@@ -34,7 +31,7 @@ static inline bool goes_before(float a, float b) { return a > b || (a != a && b 
 // The top_k best of one token by insertion: an expert only passes those that it beats, so of equals the lower id is
 // first. Almost all experts end at the comparison with the last place.
 static void choose(const RouteArgs& args, int64_t token) {
-    const float* scores = args.scores + token * args.gate->outputs;
+    const float* scores = args.scores + token * args.score_stride();
     int64_t* ids = args.ids + token * args.top_k;
     float* weights = args.weights + token * args.top_k;
     float* biased = weights;  // until the choice is made
@@ -57,17 +54,16 @@ static void choose(const RouteArgs& args, int64_t token) {
 }
 
 static void route(const RouteArgs& args) {
-    constexpr int64_t kLeastWork = 1 << 15;  // multiplications that pay for a thread
     constexpr int64_t kLeastScores = 1 << 12;
     const Matrix& gate = *args.gate;
-    const int64_t panels = gate.panels(), blocks = (args.tokens + kRouteRows - 1) / kRouteRows;
-    const int64_t rows_at_once = args.tokens < kRouteRows ? args.tokens : kRouteRows;
-    const int64_t work = rows_at_once * gate.inputs * kPanel;
-    parallel_for(panels * blocks, kLeastWork / (work + 1) + 1, [&](int64_t begin, int64_t end) {
-        for (int64_t at = begin; at < end; ++at) {
-            const int64_t first = at % blocks * kRouteRows, left = args.tokens - first;
-            score_panel(args, at / blocks, first, left < kRouteRows ? left : kRouteRows);
-        }
+    const int64_t blocks = (args.tokens + kRouteRows - 1) / kRouteRows;
+    const int64_t panels = gate.panels(), count = panels_of_item(blocks, panels), groups = (panels + count - 1) / count;
+    const int64_t items = blocks * groups;
+    const int64_t work = args.tokens * gate.inputs * panels * kPanel / (items + 1);
+    for_each_item(items, work, [&](int64_t at) {
+        const int64_t first = at / groups * kRouteRows, left = args.tokens - first, panel = at % groups * count;
+        score_block(args, first, left < kRouteRows ? left : kRouteRows, panel,
+                    panels - panel < count ? panels - panel : count);
     });
     parallel_for(args.tokens, kLeastScores / gate.outputs + 1, [&](int64_t begin, int64_t end) {
         for (int64_t token = begin; token < end; ++token) choose(args, token);

@@ -70,6 +70,20 @@ static void leave_window(const ShortConvArgs& args, const Window& past, float* m
     write_window<T>(*args.states, pages, args.first_tile, left);
 }
 
+// One token's channels begin .. end - 1 from its inputs x. Taps: their number, or 0 for any; Whole: in whole vectors.
+template <int Taps, bool Whole>
+static inline void convolve_channels(const float* weight, int64_t weight_stride, const float* const* x, int64_t any_taps,
+                                     int64_t begin, int64_t end, float* y) {
+    const int64_t taps = Taps ? Taps : any_taps;
+    for (int64_t c = begin; c < end; c += kWidth) {
+        VecF sum{};
+        for (int64_t j = 0; j < taps; ++j) {
+            sum += load_part<Whole>(weight + j * weight_stride + c, end - c) * load_part<Whole>(x[j] + c, end - c);
+        }
+        store_part<Whole>(y + c, silu(sum), end - c);
+    }
+}
+
 // Tokens begin .. end - 1 of the step, all of one row, for the past's channels.
 static void convolve(const ShortConvArgs& args, const Window& past, int64_t row_begin, int64_t begin, int64_t end) {
     for (int64_t token = begin; token < end; ++token) {
@@ -77,14 +91,10 @@ static void convolve(const ShortConvArgs& args, const Window& past, int64_t row_
         for (int64_t j = 0; j < args.taps; ++j) x[j] = input(args, past, row_begin, token - row_begin - past.length + j);
         const float* weight = args.weight + past.first;
         float* y = args.y + token * args.channels + past.first;
-        for (int64_t c = 0; c < past.count; c += kWidth) {
-            const int64_t left = past.count - c;
-            VecF sum{};
-            for (int64_t j = 0; j < args.taps; ++j) {
-                sum += load_first(weight + j * args.channels + c, left) * load_first(x[j] + c, left);
-            }
-            store_first(y + c, silu(sum), left);
-        }
+        const int64_t whole = past.count / kWidth * kWidth;
+        if (args.taps == 4) convolve_channels<4, true>(weight, args.channels, x, args.taps, 0, whole, y);
+        else convolve_channels<0, true>(weight, args.channels, x, args.taps, 0, whole, y);
+        convolve_channels<0, false>(weight, args.channels, x, args.taps, whole, past.count, y);
     }
 }
 

@@ -133,10 +133,7 @@ static inline void narrow(float x, uint16_t* out) {
 
 static inline VecF load(const int8_t* p) { return __builtin_convertvector(widened(p), VecF); }
 
-static inline VecF select(VecI mask, VecF yes, VecF no) {
-    const VecU m = reinterpret_cast<VecU>(mask);
-    return floats((bits(yes) & m) | (bits(no) & ~m));
-}
+static inline VecF select(VecI mask, VecF yes, VecF no) { return mask ? yes : no; }
 
 // A NaN in `a` stays, as in the comparison `a < b ? b : a`.
 static inline VecF larger(VecF a, VecF b) { return select(a < b, b, a); }

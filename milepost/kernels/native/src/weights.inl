@@ -1,8 +1,9 @@
 // Stored weights as vectors of floats: one reader a format.
 //
-// A reader stands at a panel (or at several that follow one another, or at a strip of one). `open(k)` prepares it for
-// kRun inputs from k on, and `get(k, j, w)` gives the weights of input k + j, kWidth outputs a vector; k is a multiple of
-// kStep and j below it. `fetch_ahead(k, w)` asks the memory for what get(k) will want a while later.
+// A reader stands at a panel (or at several that follow one another, or at a strip of one). `get(k, j, w)` gives the
+// weights of input k + j, kWidth outputs a vector; k is a multiple of kStep and j below it. Sums over runs of kRun inputs
+// are multiplied by `scale(k, v)`, k being the run's first input, where a format is kScaled. `fetch_ahead(k)` asks the
+// memory for what will be wanted a while after k.
 #pragma once
 
 #include "matrix.h"
@@ -11,11 +12,13 @@
 namespace milepost::MILEPOST_TARGET {
 
 constexpr int kPanelVectors = kPanel / kWidth;
-constexpr int64_t kAhead = 1024;  // bytes
+constexpr int64_t kAhead = 2048;  // bytes; half and twice as many measured worse
 
 // f32, bf16 and int8: [in, 32] numbers a panel. The scales of int8 are for finished sums.
 template <class Number>
 struct PlainWeights {
+    static constexpr int64_t kMostTilesStored = INT64_MAX;  // more tiles read them unpacked
+    static constexpr bool kScaled = false;
     static constexpr int64_t kRun = INT64_MAX;
     static constexpr int kStep = 1;
 
@@ -26,8 +29,10 @@ struct PlainWeights {
     PlainWeights(const uint8_t* panel, int64_t panel_inputs, int64_t from, int64_t strip)
         : at(reinterpret_cast<const Number*>(panel) + from * kPanel + strip), inputs(panel_inputs) {}
 
-    template <int Vectors>
-    void open(int64_t) {}
+    // Bytes of a panel's first inputs.
+    static int64_t bytes(int64_t inputs) { return inputs * kPanel * int64_t{sizeof(Number)}; }
+
+    VecF scale(int64_t, int) const { return splat(1.0f); }
 
     template <int Vectors>
     void get(int64_t k, int, VecF (&w)[Vectors]) const {
@@ -96,45 +101,66 @@ static inline VecF scale_values(const uint8_t* p) {
 }
 
 struct Mxfp4Weights {
+    static constexpr int64_t kMostTilesStored = 1;
+    static constexpr bool kScaled = true;
     static constexpr int64_t kRun = kGroup;
     static constexpr int kStep = 4;  // inputs in a word
-    static constexpr int kMostPanels = 4;
 
-    const uint8_t* panel;
+    const uint8_t* at;
     int64_t panel_bytes;
-    const uint8_t* group = nullptr;
-    VecF scales[kMostPanels * kPanelVectors] = {};
 
-    Mxfp4Weights(const uint8_t* first, int64_t inputs, int64_t from, int64_t)
-        : panel(first + from / kGroup * kGroupBytes), panel_bytes(inputs / kGroup * kGroupBytes) {}
+    int64_t strip;
 
-    template <int Vectors>
-    void open(int64_t k) {
-        group = panel + k / kGroup * kGroupBytes;
-        for (int v = 0; v < Vectors; ++v) {
-            scales[v] = scale_values(group + v / kPanelVectors * panel_bytes + v % kPanelVectors * kWidth);
-        }
+    Mxfp4Weights(const uint8_t* panel, int64_t inputs, int64_t from, int64_t first_output)
+        : at(panel + bytes(from)), panel_bytes(bytes(inputs)), strip(first_output) {}
+
+    static int64_t bytes(int64_t inputs) { return inputs / kGroup * kGroupBytes; }
+
+    VecF scale(int64_t k, int v) const {
+        return scale_values(at + bytes(k) + v / kPanelVectors * panel_bytes + v % kPanelVectors * kWidth + strip);
     }
 
+    // Of whole panels only.
     template <int Vectors>
     void get(int64_t k, int j, VecF (&w)[Vectors]) const {
         constexpr int kHalf = kPanelVectors / 2;
         for (int p = 0; p < Vectors / kPanelVectors; ++p) {
-            const uint8_t* words = group + p * panel_bytes + kPanel + (k & (kGroup - 1)) * (kPanel / 2);
             for (int v = 0; v < kHalf; ++v) {
                 const int low = p * kPanelVectors + v, high = low + kHalf;
-                code_values(words + v * kWidth * 4, j, w[low], w[high]);
-                w[low] *= scales[low];
-                w[high] *= scales[high];
+                code_values(words(k, p) + v * kWidth * 4, j, w[low], w[high]);
             }
         }
     }
 
     template <int Panels>
     void fetch_ahead(int64_t k) const {
-        for (int p = 0; p < Panels; ++p) {
-            __builtin_prefetch(group + p * panel_bytes + (k & (kGroup - 1)) * (kPanel / 2) + kAhead);
-        }
+        for (int p = 0; p < Panels; ++p) __builtin_prefetch(words(k, p) + kAhead);
+    }
+
+private:
+    const uint8_t* words(int64_t k, int panel) const {
+        return at + panel * panel_bytes + k / kGroup * kGroupBytes + kPanel + (k & (kGroup - 1)) * (kPanel / 2);
+    }
+};
+
+// A block of one panel's weights that were brought to scratch as floats [inputs, 32], scales left aside.
+template <class Stored>
+struct UnpackedWeights {
+    static constexpr bool kScaled = Stored::kScaled;
+    static constexpr int64_t kRun = Stored::kRun;
+    static constexpr int kStep = 1;
+
+    const float* at;
+    Stored stored;
+
+    UnpackedWeights(const float* unpacked, const Stored& stored_weights, int64_t strip)
+        : at(unpacked + strip), stored(stored_weights) {}
+
+    VecF scale(int64_t k, int v) const { return stored.scale(k, v); }
+
+    template <int Vectors>
+    void get(int64_t k, int, VecF (&w)[Vectors]) const {
+        for (int v = 0; v < Vectors; ++v) w[v] = load(at + k * kPanel + v * kWidth);
     }
 };
 

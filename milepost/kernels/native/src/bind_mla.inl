@@ -1,9 +1,11 @@
+#pragma once
+
 #include "bind.h"
 #include "views.h"
 
 namespace milepost {
 
-void bind_mla(py::module_& module) {
+static void bind_mla(py::module_& module) {
     module.attr("QUERY_LANES") = kQueryLanes;
     module.attr("MOST_PARTS") = kMostParts;
     module.def("mla_write", [](uintptr_t latent, int64_t latent_stride, uintptr_t k_pe, int64_t k_pe_stride, uintptr_t weight,

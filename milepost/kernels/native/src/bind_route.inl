@@ -1,8 +1,10 @@
+#pragma once
+
 #include "bind.h"
 
 namespace milepost {
 
-void bind_route(py::module_& module) {
+static void bind_route(py::module_& module) {
     module.def("route", [](const Matrix& gate, uintptr_t bias, uintptr_t x, int64_t x_stride, int64_t tokens,
                            int64_t top_k, bool renormalize, float scaling, uintptr_t scores, uintptr_t ids,
                            uintptr_t weights) {

@@ -1,8 +1,10 @@
+#pragma once
+
 #include "bind.h"
 
 namespace milepost {
 
-void bind_limits(py::module_& module) {
+static void bind_limits(py::module_& module) {
     module.def("read_all", [](uintptr_t data, int64_t count, uintptr_t sum) {
         submit_unlocked("read_all", table().read_all, ReadArgs{pointer<const float>(data), count, pointer<float>(sum)});
     });

@@ -1,3 +1,5 @@
+#pragma once
+
 #include "bind.h"
 
 namespace milepost {
@@ -47,7 +49,7 @@ void bind_around(py::module_& module) {
 
 }  // namespace
 
-void bind_kda(py::module_& module) {
+static void bind_kda(py::module_& module) {
     bind_recurrence(module);
     bind_around(module);
 }

@@ -1,9 +1,11 @@
+#pragma once
+
 #include "bind.h"
 #include "pack.h"
 
 namespace milepost {
 
-void bind_pack(py::module_& module) {
+static void bind_pack(py::module_& module) {
     const auto unlocked = py::call_guard<py::gil_scoped_release>();
     module.def(
         "pack_rows",

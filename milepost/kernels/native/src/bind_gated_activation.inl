@@ -1,8 +1,10 @@
+#pragma once
+
 #include "bind.h"
 
 namespace milepost {
 
-void bind_gated_activation(py::module_& module) {
+static void bind_gated_activation(py::module_& module) {
     module.def("gated_activation", [](uintptr_t gate, int64_t gate_stride, uintptr_t up, int64_t up_stride, uintptr_t y,
                                       int64_t y_stride, int64_t rows, int64_t dim, bool situ, float gate_cap,
                                       float up_cap) {

@@ -1,8 +1,10 @@
+#pragma once
+
 #include "bind.h"
 
 namespace milepost {
 
-void bind_finite(py::module_& module) {
+static void bind_finite(py::module_& module) {
     module.def("finite_rows", [](uintptr_t x, Float type, int64_t x_stride, int64_t tokens, int64_t dim, const Rows* rows,
                                  uintptr_t finite) {
         submit_unlocked("finite_rows", table().finite_rows,

@@ -1,3 +1,5 @@
+#pragma once
+
 #include <pybind11/stl.h>
 
 #include <vector>
@@ -6,7 +8,7 @@
 
 namespace milepost {
 
-void bind_norm(py::module_& module) {
+static void bind_norm(py::module_& module) {
     module.attr("MAX_SOURCES") = kMaxSources;
     module.def("rms_norm", [](uintptr_t x, int64_t x_stride, uintptr_t weight, int64_t rows, int64_t dim, float eps,
                               uintptr_t out) {

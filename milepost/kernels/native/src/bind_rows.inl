@@ -1,8 +1,10 @@
+#pragma once
+
 #include "bind.h"
 
 namespace milepost {
 
-void bind_rows(py::module_& module) {
+static void bind_rows(py::module_& module) {
     module.def("embedding", [](uintptr_t ids, uintptr_t table_of_rows, Float type, int64_t vocab, int64_t dim,
                                int64_t tokens, uintptr_t out) {
         submit_unlocked("embedding", table().embedding,
