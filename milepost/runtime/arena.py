@@ -154,14 +154,6 @@ class Arena:
         window_size = layout.conv_window * layout.conv_channels
         return finite_states(states, layout.recurrent_tiles_per_layer, window_size)
 
-    def finite_matrices(self, states: PagedState) -> Tensor:
-        """The same for the states' matrices alone, [rows] bool."""
-        return finite_states(states, self.layout.recurrent_tiles_per_layer, 0)
-
-    def finite_windows(self, states: PagedState) -> Tensor:
-        """The same for the states' windows alone, [rows] bool."""
-        return finite_states(states, 0, self.layout.conv_window * self.layout.conv_channels)
-
     def _fill(self, pages: Sequence[int], byte: int) -> None:
         if not pages:
             return

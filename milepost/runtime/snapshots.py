@@ -55,9 +55,7 @@ def snapshots_of(rows: Sequence[Row], arena: Arena, written: Collection[int]) ->
 def written_snapshots(rows: Sequence[Row], snapshots: StateSnapshots | None, arena: Arena) -> list[list[int]]:
     """Positions of each row's snapshots that hold finite numbers only, after the step has run.
 
-    A number of a state's matrices that isn't finite never becomes finite again: a step multiplies it by
-    something and adds something. So where the matrices that a row ends with are finite, those of all its
-    snapshots are, and only their windows, which are small, are read; else each is looked at itself.
+    It reads the snapshots and nothing else.
 
     Args:
         rows: the step's rows.
@@ -67,13 +65,9 @@ def written_snapshots(rows: Sequence[Row], snapshots: StateSnapshots | None, are
     positions: list[list[int]] = [[] for _ in rows]
     if snapshots is None:
         return positions
-    leaving = [number for number, row in enumerate(rows) if row.snapshots]
-    tables = torch.tensor([rows[number].state_table for number in leaving])
-    ends = dict(zip(leaving, arena.finite_matrices(arena.states(tables)).tolist(), strict=True))
-    left = arena.states(snapshots.table)
-    finite = arena.finite_windows(left) if all(ends.values()) else arena.finite_states(left)
+    finite = arena.finite_states(arena.states(snapshots.table)).tolist()
     orders = [(number, order) for number, row in enumerate(rows) for order in row.snapshots]
-    for (number, order), is_finite in zip(orders, finite.tolist(), strict=True):
+    for (number, order), is_finite in zip(orders, finite, strict=True):
         if is_finite:
             positions[number].append(order.position)
     return positions
