@@ -41,6 +41,11 @@ def _for_arm_too() -> bool:
 class BuildKernels(build_ext):
     """Compiles each target's file with the target's flags."""
 
+    def finalize_options(self) -> None:
+        """Always compile: a file's age doesn't tell for which targets it was built."""
+        super().finalize_options()
+        self.force = True
+
     def build_extensions(self) -> None:
         """Build the extension."""
         compile_one = self.compiler._compile  # noqa: SLF001 - the only way to per-file flags that setuptools has

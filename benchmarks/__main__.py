@@ -14,6 +14,7 @@ from benchmarks.cpu_peers.engines import cpu_decode, cpu_models, cpu_prefill
 from benchmarks.cpu_peers.options import INSTALL, Peers
 from benchmarks.cpu_peers.servers import cpu_reuse, cpu_served, cpu_start
 from benchmarks.engine_runs import decode, first_token, memory, prefill
+from benchmarks.kernels import kernels
 from benchmarks.machine import describe_machine
 from benchmarks.on_traces import OnTraces
 from benchmarks.planner import planner
@@ -41,6 +42,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "keys": keys,
     "reuse": reuse,
     "control-plane": control_plane,
+    "kernels": kernels,
     "planner": planner,
     "plans": plans,
 }

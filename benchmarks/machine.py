@@ -15,7 +15,7 @@ from milepost.machine import usable_cores
 __all__ = ["describe_machine"]
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-PACKAGES = ("torch", "numba", "numpy")
+PACKAGES = ("torch", "numpy")
 
 # Of a processor's many flags, those that decide how fast a kernel can be.
 TELLING_FLAGS = ("avx2", "fma", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16", "amx_int8")

@@ -73,10 +73,10 @@ class Worker:
         stdout = self._process.stdout
         line = stdout.readline() if stdout is not None else ""
         if not line:
-            self._process.wait()
+            status = self._process.wait()
             self._log.seek(0)
             said = self._log.read().decode(errors="replace").strip()
-            raise ConfigError(f"{self.name} failed: {said[-1500:]}")
+            raise ConfigError(f"{self.name} ended with status {status}: {said[-1500:]}")
         os.kill(self._process.pid, signal.SIGSTOP)
         return json.loads(line)["result"]
 

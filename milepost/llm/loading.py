@@ -29,7 +29,8 @@ from milepost.models.loader import load_model, weight_bytes
 from milepost.models.shards import Checkpoint
 from milepost.models.weights import Progress
 from milepost.runtime.dtypes import torch_dtype, weight_format
-from milepost.runtime.model_runner import ModelRunner
+from milepost.runtime.model_runner import ModelRunner, StepModel
+from milepost.runtime.taped_model import TapedModel
 from milepost.scheduler.config import SchedulerConfig
 from milepost.scheduler.scheduler import Scheduler
 
@@ -163,14 +164,15 @@ def load_runner(
         set_num_threads(config.threads)
     else:
         torch.set_num_threads(config.threads)
-    model = load_model(
+    model: StepModel = load_model(
         folder,
         dtype=torch_dtype(config.dtype),
         ops=ops,
         weights=weight_format(config.weights),
         progress=progress,
     )
-    runner = ModelRunner.from_config(model, layout, config)
-    if config.kernels == "cpu":  # the others have nothing to compile, and a full step takes them long
-        runner.warm_up()
+    if config.kernels != "cpu":  # the others have nothing that is done once, and a full step takes them long
+        return ModelRunner.from_config(model, layout, config)
+    runner = ModelRunner.from_config(TapedModel(model), layout, config)
+    runner.warm_up()
     return runner

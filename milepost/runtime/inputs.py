@@ -24,7 +24,7 @@ __all__ = ["InputBuffers", "warm_up_inputs"]
 
 _WARM_UP_LENGTHS = (
     (130, 2, 1, 1),  # whole chunks and a rest, a short chunk, decodes
-    (1, 1),  # decodes alone: few tokens take kernels of their own
+    (1,),  # one decode, as a lone request goes on after its prompt
 )
 
 _snapshots = attrgetter("snapshots")

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from milepost.config import ResolvedConfig
 from milepost.errors import EngineStoppedError, InvariantError
-from milepost.kernels.jit import all_work_in_parallel
 from milepost.memory.layout import TiledLayout
 from milepost.models.inputs import StepInputs
 from milepost.models.outputs import StepOutput
@@ -132,17 +131,16 @@ class ModelRunner:
         return BatchResult(step=batch.step, rows=tuple(drawn))
 
     def warm_up(self) -> None:
-        """Run steps on the dummy page, so that kernels are compiled before a request waits for them.
+        """Run steps on the dummy page, so that no request waits for what is done only once.
 
-        Kernels come in a serial and a parallel variant, whichever the size of a step calls for.
+        Threads start, memory is touched for the first time, and the step of one decoding row is recorded
+        where the model plays steps from tapes.
 
         Raises:
             EngineStoppedError: the runner is closed.
         """
         for inputs in warm_up_inputs(self.arena):
             self._model.forward(inputs)
-            with all_work_in_parallel():
-                self._model.forward(inputs)
 
     def close(self) -> None:
         """Give the arena's memory back. Safe to call twice."""

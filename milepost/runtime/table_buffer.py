@@ -62,8 +62,8 @@ class TableBuffer:
             needed: [rows], entries of each.
 
         Returns:
-            [rows, most entries] int64, padded with the dummy page; the same memory, whatever is filled
-            later.
+            [rows, capacity] int64 without gaps, padded with the dummy page; the same memory, whatever is
+            filled later.
 
         Raises:
             InvariantError: a table without an entry that is needed, or a page that can't be there.
@@ -81,7 +81,7 @@ class TableBuffer:
         for row in np.flatnonzero(self._filled[:count] != needed).tolist():
             self._copy(row, rows[row], tables[row], int(needed[row]))
         self._tables = tables
-        self._last_view = self._tensor[:count, :width]
+        self._last_view = self._tensor[:count]
         return self._last_view
 
     def held(self, first: NDArray[np.int64], end: NDArray[np.int64]) -> list[int]:
@@ -127,7 +127,10 @@ class TableBuffer:
     def _reserve(self, count: int, width: int) -> None:
         rows, capacity = self._pages.shape
         if count > rows or width > capacity:
-            self._allocate(max(rows, _power_of_two(count)), max(capacity, _power_of_two(width)))
+            self._allocate(
+                _power_of_two(count) if count > rows else rows,
+                _power_of_two(width) if width > capacity else capacity,
+            )
 
     def _allocate(self, rows: int, capacity: int) -> None:
         """Larger memory with the same content."""

@@ -21,9 +21,9 @@ from milepost.kernels.native import native, use_workspace
 from milepost.kernels.native.views import kv_view, rows_view, states_view
 from milepost.kernels.native.views_only import ViewsOnly
 from milepost.kernels.paging import PagedKv, Ragged
-from milepost.models.decoder import Model
 from milepost.models.inputs import StepInputs
 from milepost.models.outputs import StepOutput
+from milepost.runtime.model_runner import StepModel
 
 __all__ = ["MAX_TAPES", "TapedModel"]
 
@@ -42,7 +42,7 @@ class TapedModel:
         max_tapes: tapes kept.
     """
 
-    def __init__(self, model: Model, *, max_tapes: int = MAX_TAPES) -> None:
+    def __init__(self, model: StepModel, *, max_tapes: int = MAX_TAPES) -> None:
         self._model = model
         self._max_tapes = max_tapes
         self._workspace = native.Workspace()
@@ -111,10 +111,11 @@ class _Tape:
         InvariantError: the model computes something that a tape could not play.
     """
 
-    def __init__(self, model: Model, inputs: StepInputs, workspace: native.Workspace) -> None:
+    def __init__(self, model: StepModel, inputs: StepInputs, workspace: native.Workspace) -> None:
         self._views = _Views.blank()
-        self._token_ids = torch.empty_like(inputs.token_ids)
-        self._sample_index = torch.empty_like(inputs.sample_index)
+        with torch.inference_mode(mode=False):  # tensors that may be written outside of it too
+            self._token_ids = torch.empty(inputs.token_ids.shape, dtype=torch.int64)
+            self._sample_index = torch.empty(inputs.sample_index.shape, dtype=torch.int64)
         self._tape = native.Tape()
         self._show(inputs)
         own = self._without_numbers(inputs)

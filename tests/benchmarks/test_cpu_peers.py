@@ -105,7 +105,7 @@ serve_lines(Echo)
 def test_a_worker_answers_and_its_last_words_are_told() -> None:
     with Worker("echo", [sys.executable, "-c", ECHO]) as worker:
         assert [worker.call("twice", number=number) for number in (2, 5)] == [4, 10]
-        with pytest.raises(ConfigError, match=r"echo failed: [\s\S]*the last words"):
+        with pytest.raises(ConfigError, match=r"echo ended with status 1: [\s\S]*the last words"):
             worker.call("die")
 
 

@@ -25,7 +25,7 @@ UNITS = re.compile(
     r"(^|_)(bytes|tokens?|seconds|flops?|usd|watts|requests|states|slots|pages|devices|ranks|experts|per|price"
     r"|share|load|utilization|ratio|rate|factor|scale|gain|speedup|saving|mean|percentile)(_|$)"
 )
-HEAVY = ("torch", "numba", "polars", "plotly", "pandas")
+HEAVY = ("torch", "polars", "plotly", "pandas")
 
 REFUSED = {
     ("moe", "qwen3.5-4b"),  # no experts

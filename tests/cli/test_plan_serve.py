@@ -121,7 +121,7 @@ def test_a_plan_answers_within_a_second_and_imports_little() -> None:
     script = (
         "import sys; from milepost.cli.app import run; "
         "code = run(['plan', 'serve', '--tp', '8']); "
-        "heavy = {'torch', 'polars', 'plotly', 'ray', 'numba'} & set(sys.modules); "
+        "heavy = {'torch', 'polars', 'plotly', 'ray'} & set(sys.modules); "
         "print(code, sorted(heavy), file=sys.stderr)"
     )
     started = time.perf_counter()

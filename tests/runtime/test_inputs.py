@@ -46,6 +46,14 @@ def row(
     )
 
 
+def blocks_of(inputs: StepInputs) -> list[list[int]]:
+    """The block tables without the columns that are padding in every row."""
+    table = inputs.kv.block_table
+    columns = int(table.any(dim=0).nonzero().max()) + 1
+    blocks: list[list[int]] = table[:, :columns].tolist()
+    return blocks
+
+
 def test_rows_are_laid_end_to_end(arena: Arena, layout: PagedLayout) -> None:
     state = list(range(20, 20 + layout.pages_per_state))
     rows = [
@@ -59,7 +67,7 @@ def test_rows_are_laid_end_to_end(arena: Arena, layout: PagedLayout) -> None:
     assert inputs.ragged.starts.tolist() == [0, 33, 16]
     assert inputs.sample_index.tolist() == [19, 20]
     # The first row's table is longer than its 20 tokens need; padding is the dummy page.
-    assert inputs.kv.block_table.tolist() == [[9, 8, 0], [3, 4, 5], [6, 2, 0]]
+    assert blocks_of(inputs) == [[9, 8, 0], [3, 4, 5], [6, 2, 0]]
     assert inputs.state.table[1].tolist() == state
     assert inputs.state.tiles_per_page == layout.tiles_per_page
     tensors = (inputs.token_ids, inputs.kv.block_table, inputs.state.table, inputs.sample_index)
@@ -80,7 +88,7 @@ def test_a_block_holds_its_size(
     arena: Arena, layout: PagedLayout, start: int, count: int, blocks: int
 ) -> None:
     chunk = row(layout, start=start, count=count, blocks=range(10, 10 + blocks))
-    assert InputBuffers(arena).fill([chunk]).kv.block_table.shape == (1, blocks)
+    assert blocks_of(InputBuffers(arena).fill([chunk])) == [[*range(10, 10 + blocks)]]
     with pytest.raises(InvariantError, match=f"need {blocks} blocks, its table has {blocks - 1}"):
         InputBuffers(arena).fill([row(layout, start=start, count=count, blocks=range(10, 9 + blocks))])
 
@@ -181,8 +189,9 @@ class Life:
 
 def as_lists(inputs: StepInputs) -> list[object]:
     ragged = inputs.ragged
-    tensors = (inputs.token_ids, ragged.cu_seqlens, ragged.starts, inputs.state.table, inputs.kv.block_table)
-    return [tensor.tolist() for tensor in (*tensors, inputs.sample_index)]
+    tensors = (inputs.token_ids, ragged.cu_seqlens, ragged.starts, inputs.sample_index, inputs.state.table)
+    assert all(tensor.is_contiguous() for tensor in (*tensors, inputs.kv.block_table))
+    return [*(tensor.tolist() for tensor in tensors), blocks_of(inputs)]
 
 
 def from_nothing(rows: Sequence[Row], layout: PagedLayout) -> list[object]:
@@ -194,9 +203,9 @@ def from_nothing(rows: Sequence[Row], layout: PagedLayout) -> list[object]:
         [token for row in rows for token in row.token_ids],
         [0, *ends],
         [row.start for row in rows],
+        [end - 1 for row, end in zip(rows, ends, strict=True) if row.samples],
         [list(row.state_table) for row in rows],
         [table + [0] * (widest - len(table)) for table in blocks],
-        [end - 1 for row, end in zip(rows, ends, strict=True) if row.samples],
     ]
 
 
@@ -224,9 +233,9 @@ def test_a_table_that_is_used_from_an_earlier_place_again(arena: Arena, layout: 
     """Tokens may be computed anew; what lies behind them is padding then."""
     buffers = InputBuffers(arena)
     long, short = row(layout, start=33), row(layout, start=3)
-    assert buffers.fill([long]).kv.block_table.tolist() == [[30, 31, 32]]
-    assert buffers.fill([short, long]).kv.block_table.tolist() == [[30, 0, 0], [30, 31, 32]]
-    assert buffers.fill([long, short]).kv.block_table.tolist() == [[30, 31, 32], [30, 0, 0]]
+    assert blocks_of(buffers.fill([long])) == [[30, 31, 32]]
+    assert blocks_of(buffers.fill([short, long])) == [[30, 0, 0], [30, 31, 32]]
+    assert blocks_of(buffers.fill([long, short])) == [[30, 31, 32], [30, 0, 0]]
 
 
 def addresses(inputs: StepInputs) -> list[tuple[int, int]]:

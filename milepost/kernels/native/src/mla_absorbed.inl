@@ -99,7 +99,7 @@ private:
         }
         const CachedRows cached(*args_.kv, group.row, args_.layer, dims_.lora);
         const int64_t depth = args_.kv->row_dim;
-        Pieces memory{thread_memory(kQueryLanes * depth + kKeys * (kQueryLanes + cached.stride()) + 4 * kPadding)};
+        Pieces memory{scratch(kQueryLanes * depth + kKeys * (kQueryLanes + cached.stride()) + 4 * kPadding)};
         float* queries = memory.take(kQueryLanes * depth);
         float* scores = memory.take(kKeys * kQueryLanes);
         float* copies = memory.take(kKeys * cached.stride());

@@ -79,7 +79,7 @@ private:
         float** const pieces[] = {&k_b_, &v_b_, &turned_, &sums_, &stats_, &copies_, &keys_, &values_, &scores_, &shrink_};
         int64_t total = 0;
         for (int64_t size : sizes) total += rounded_up(size, kPadding);
-        Pieces memory{thread_memory(total)};
+        Pieces memory{scratch(total)};
         for (int i = 0; i < 10; ++i) *pieces[i] = memory.take(sizes[i]);
         for (int64_t t = 0; t < kKeys; ++t) {
             key_rows_[t] = keys_ + t * key_stride_;

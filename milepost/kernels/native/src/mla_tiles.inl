@@ -6,7 +6,7 @@
 
 #include "mla.h"
 #include "simd.h"
-#include "thread_memory.h"
+#include "scratch.h"
 #include "threads.h"
 
 namespace milepost::MILEPOST_TARGET::mla {
