@@ -7,7 +7,6 @@ from typing import Any
 
 import click
 
-from milepost.cli.bench_report import BenchResult, bench_report
 from milepost.cli.options import examples, model_argument, runner_options, take_engine_config
 from milepost.cli.output_files import STDOUT
 from milepost.cli.plan.outputs import finish, take_outputs
@@ -74,6 +73,7 @@ def bench(
     Prompts and decode steps run on the model as they do in the engine, and are held against what the
     machine's memory and arithmetic allow, which is measured first. With --profile, each part of the model is.
     """
+    from milepost.cli.bench_report import BenchResult, bench_report
     from milepost.kernels.native import native  # loads torch, which takes seconds
     from milepost.kernels.native.limits import measure_limits
     from milepost.llm.bench import limits_cost, measure_speeds, planned_workloads

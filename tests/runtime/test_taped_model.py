@@ -96,8 +96,9 @@ class Schedule:
         for row, count in zip(rows, counts, strict=True):
             row.computed += count
             row.blocks += self._take(self._layout.blocks_for(row.computed) - len(row.blocks))
-        width = max(len(row.blocks) for row in rows) + draw.choice([0, 0, 1, 5])
-        blocks = [row.blocks + [0] * (width - len(row.blocks)) for row in rows]
+        width = max(len(row.blocks) for row in rows)
+        capacity = width + draw.choice([0, 0, 1, 5])  # a table may be part of a wider one
+        blocks = torch.tensor([row.blocks + [0] * (capacity - len(row.blocks)) for row in rows])[:, :width]
         offsets = [0, *accumulate(counts)]
         tokens = [draw.randrange(320) for _ in range(offsets[-1])]
         sampled = [end - 1 for end in offsets[1:] if draw.random() < 0.8]
@@ -107,7 +108,7 @@ class Schedule:
                 token_ids=torch.tensor(tokens),
                 ragged=Ragged(torch.tensor(offsets), torch.tensor(starts)),
                 state=arena.states(torch.tensor([row.state for row in rows]), snapshots),
-                kv=PagedKv(arena.kv, torch.tensor(blocks)),
+                kv=PagedKv(arena.kv, blocks),
                 sample_index=torch.tensor(sampled, dtype=torch.int64),
             )
             for arena in self.arenas
