@@ -16,6 +16,7 @@ import click
 from click.exceptions import NoArgsIsHelpError
 
 from milepost import __version__
+from milepost.cli.bench import bench
 from milepost.cli.calibrate import calibrate
 from milepost.cli.chat import chat
 from milepost.cli.explain import explain
@@ -58,7 +59,7 @@ def commands() -> None:
 
 for command in (
     *(generate, chat, serve, explain, simulate, trace, plan),
-    *(inspect_checkpoint, calibrate, export_toy),
+    *(inspect_checkpoint, bench, calibrate, export_toy),
 ):
     commands.add_command(command)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +24,7 @@ from milepost.kernels.linear import Linear
 from milepost.kernels.matrix import MakeWriter
 from milepost.kernels.mla_attention import MlaAttention
 from milepost.kernels.mla_write import MlaWrite
-from milepost.kernels.native import require_native
+from milepost.kernels.native import native, require_native
 from milepost.kernels.rms_norm import RmsNorm
 from milepost.kernels.route import Route
 from milepost.kernels.short_conv import ShortConv
@@ -39,11 +40,13 @@ class Ops:
     """The ops that models are built from; each field's type documents its op.
 
     ``name`` says which version this is: "reference" (plain torch, written to be read) or "cpu". ``writer``
-    starts a weight matrix in the order in which its kernels read it; None for the plain order.
+    starts a weight matrix in the order in which its kernels read it; None for the plain order. ``part`` says
+    which part of a model the next ops belong to, for whoever times them.
     """
 
     name: str
     writer: MakeWriter | None
+    part: Callable[[str], None]
     embedding: Embedding
     linear: Linear
     short_conv: ShortConv
@@ -86,6 +89,7 @@ def load_ops(name: str) -> Ops:
     return Ops(
         name=name,
         writer=_writer(name),
+        part=_parts(name),
         embedding=_load("embedding", name),
         linear=_load("linear", name),
         short_conv=_load("short_conv", name),
@@ -110,6 +114,14 @@ def _writer(name: str) -> MakeWriter | None:
         return None
     writer: MakeWriter = _load("native", "panel_writer", "PanelWriter")
     return writer
+
+
+def _parts(name: str) -> Callable[[str], None]:
+    return native.set_part if name == "cpu" else _untimed
+
+
+def _untimed(part: str) -> None:
+    """The reference isn't timed."""
 
 
 def _load(op: str, name: str, function: str | None = None) -> Any:  # noqa: ANN401 - each field has a type of its own

@@ -6,6 +6,7 @@ import torch
 
 from milepost.kernels.ops import Ops
 from milepost.model_spec import LayerKind, ModelSpec
+from milepost.models import parts
 from milepost.models.feed_forward import build_feed_forward
 from milepost.models.inputs import StepInputs
 from milepost.models.kda_layer import KdaLayer
@@ -61,11 +62,14 @@ class Model:
         the second.
         """
         ops = self._ops
+        ops.part(parts.EMBEDDING)
         stream = ResidualStream(ops, ops.embedding(inputs.token_ids, self._embedding).to(self.dtype))
         for layer in self._layers:
             layer.forward(stream, inputs)
+        ops.part(parts.NORMS)
         finite = ops.finite_rows(stream.running, inputs.ragged)
         x = self._read.forward(stream.take(inputs.sample_index))  # [samples, hidden]
+        ops.part(parts.HEAD)
         return StepOutput(logits=ops.linear(x, self._lm_head).to(self._wide), finite=finite)
 
 
@@ -74,6 +78,7 @@ class _Layer:
 
     def __init__(self, spec: ModelSpec, index: int, reader: WeightReader, ops: Ops) -> None:
         hidden, block = spec.hidden_size, spec.attn_res_block
+        self._ops = ops
         self._banks = block is not None and index % block == 0
         mixer_site, mlp_site = (None, None) if block is None else ("self_attention_res", "mlp_res")
         eps, norms = spec.norm_eps, ("input_layernorm.weight", "post_attention_layernorm.weight")
@@ -84,13 +89,18 @@ class _Layer:
 
     def forward(self, stream: ResidualStream, inputs: StepInputs) -> None:
         """Advance the stream by this layer."""
+        part = self._ops.part
+        part(parts.NORMS)
         x = self._mixer_read.forward(stream)
         mixed = self._mixer.forward(x, inputs)
+        part(parts.NORMS)
         if self._banks:  # after the read: a layer that opens a block still reads the sum it banks
             stream.start_block(mixed)
         else:
             stream.add(mixed)
-        stream.add(self._mlp.forward(self._mlp_read.forward(stream)))
+        fed = self._mlp.forward(self._mlp_read.forward(stream))
+        part(parts.NORMS)
+        stream.add(fed)
 
 
 def _mixer(spec: ModelSpec, index: int, reader: WeightReader, ops: Ops) -> KdaLayer | MlaLayer:

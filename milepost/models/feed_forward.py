@@ -11,6 +11,7 @@ from torch import Tensor
 from milepost.kernels.matrix import Matrix
 from milepost.kernels.ops import Ops
 from milepost.model_spec import Activation, ModelSpec, MoeSpec
+from milepost.models import parts
 from milepost.models.weights import WeightReader
 
 __all__ = ["FeedForward", "GatedMlp", "MixtureOfExperts", "build_feed_forward"]
@@ -32,6 +33,7 @@ class GatedMlp:
 
     def forward(self, x: Tensor) -> Tensor:
         """[tokens, width] -> [tokens, width]."""
+        self._ops.part(parts.DENSE)
         gate, up = self._ops.linear(x, self._gate_up).chunk(2, dim=-1)
         act = self._activation
         hidden = self._ops.gated_activation(gate, up, act.name, act.gate_cap, act.up_cap)
@@ -73,7 +75,8 @@ class MixtureOfExperts:
 
     def forward(self, x: Tensor) -> Tensor:
         """[tokens, hidden] -> [tokens, hidden]."""
-        moe, act = self._moe, self._activation
+        moe, act, part = self._moe, self._activation, self._ops.part
+        part(parts.MIXTURE)
         ids, weights = self._ops.route(
             x, self._gate, self._bias, moe.top_k, moe.renormalize, moe.routed_scaling_factor
         )
@@ -81,9 +84,11 @@ class MixtureOfExperts:
         if self._inputs is not None:
             inputs = list(torch.split(self._ops.linear(x, self._inputs), self._input_widths, dim=-1))
         latent = x if self._latent_up is None else inputs.pop(0)
+        part(parts.EXPERTS)
         out = self._ops.grouped_experts(
             latent, ids, weights, self._w1, self._w3, self._w2, act.name, act.gate_cap, act.up_cap
         )
+        part(parts.MIXTURE)
         if self._latent_norm is not None:
             out = self._ops.rms_norm(out, self._latent_norm, self._norm_eps)
         if self._latent_up is not None:

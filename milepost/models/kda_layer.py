@@ -10,6 +10,7 @@ from torch import Tensor
 
 from milepost.kernels.ops import Ops
 from milepost.model_spec import ModelSpec
+from milepost.models import parts
 from milepost.models.inputs import StepInputs
 from milepost.models.weights import WeightReader
 
@@ -53,15 +54,18 @@ class KdaLayer:
         """Advance the rows' states over their tokens: [tokens, hidden] -> [tokens, hidden]."""
         kda, ops, state, ragged = self._spec.kda, self._ops, inputs.state, inputs.ragged
         heads = (-1, kda.num_heads, kda.head_dim)
+        ops.part(parts.KDA_PROJECTIONS)
         u, f, b, gate = torch.split(ops.linear(x, self._in_proj), self._in_sizes, dim=-1)
+        z = ops.linear(f, self._f_b).view(heads)
+        if self._g_b is not None:
+            gate = ops.linear(gate, self._g_b)
+        ops.part(parts.KDA_RECURRENCE)
         conv_tile = state.conv_tiles[self._kda_index]
         qkv = ops.short_conv(u, self._conv, state, conv_tile, ragged)  # [tokens, 3 * channels]
         q, k, v = (part.view(heads) for part in qkv.chunk(3, dim=-1))  # [tokens, heads, dim]
-        z = ops.linear(f, self._f_b).view(heads)
         g, beta = ops.kda_gate(z, b, self._dt_bias, self._a_log, kda.gate_lower_bound)
         tile = state.recurrent_tiles[self._kda_index]
         o = ops.kda(q, k, v, g, beta, state, tile, ragged)
-        if self._g_b is not None:
-            gate = ops.linear(gate, self._g_b)
         y = ops.gated_head_norm(o, gate.view(heads), self._o_norm, self._spec.norm_eps)
+        ops.part(parts.KDA_PROJECTIONS)
         return ops.linear(y.flatten(1), self._o_proj)

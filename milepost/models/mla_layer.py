@@ -10,6 +10,7 @@ from torch import Tensor
 
 from milepost.kernels.ops import Ops
 from milepost.model_spec import ModelSpec
+from milepost.models import parts
 from milepost.models.inputs import StepInputs
 from milepost.models.weights import WeightReader
 
@@ -53,15 +54,18 @@ class MlaLayer:
     def forward(self, x: Tensor, inputs: StepInputs) -> Tensor:
         """Append the tokens' rows to the cache and attend: [tokens, hidden] -> [tokens, hidden]."""
         mla, ops, eps = self._spec.mla, self._ops, self._spec.mla_norm_eps
+        ops.part(parts.MLA_PROJECTIONS)
         q, latent, k_pe, gate = torch.split(ops.linear(x, self._in_proj), self._in_sizes, dim=-1)
         if self._q_norm is not None:
             q = ops.linear(ops.rms_norm(q, self._q_norm, eps), self._q_b)
+        ops.part(parts.MLA_ATTENTION)
         kv, ragged = inputs.kv, inputs.ragged
         ops.mla_write(latent, k_pe, self._kv_norm, eps, kv, self._mla_index, ragged)
         q = q.view(-1, mla.num_heads, mla.qk_head_dim)
         out = ops.mla_attention(
             q, self._k_b, self._v_b, gate if mla.output_gate else None, kv, self._mla_index, ragged
         )
+        ops.part(parts.MLA_PROJECTIONS)
         return ops.linear(out, self._o_proj)
 
     def _split_kv_b(self, kv_b: Tensor) -> tuple[Tensor, Tensor]:

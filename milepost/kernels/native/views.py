@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from milepost.errors import InvariantError
-from milepost.kernels.native import native, row_address
+from milepost.kernels.native import native
 from milepost.kernels.paging import PagedKv, PagedState, Ragged
 
 __all__ = ["kv_view", "rows_view", "states_view"]
@@ -37,12 +37,13 @@ def states_view(state: PagedState) -> native.States:
             state.recurrent.shape[2],
             state.conv.shape[1],
             state.tiles_per_page,
-            state.table.shape[1],
-            _address(state.table),
+            state.table.stride(0),
+            _table(state.table),
         )
         left = state.snapshots
         if left is not None:
-            view.leave(len(left.row_list), _address(left.rows), _address(left.ends), _address(left.table))
+            rows, ends, table = _address(left.rows), _address(left.ends), _table(left.table)
+            view.leave(len(left.row_list), rows, ends, table, left.table.stride(0))
         object.__setattr__(state, "native", view)
     return view
 
@@ -61,13 +62,20 @@ def kv_view(kv: PagedKv) -> native.Kv:
             layers,
             block_size,
             row_dim,
-            row_address("kv_view", "block_table", kv.block_table),
+            _table(kv.block_table),
             kv.block_table.stride(0),
             page_stride,
             layer_stride,
         )
         object.__setattr__(kv, "native", view)
     return view
+
+
+def _table(tensor: Tensor) -> int:
+    # Rows may lie further apart than they are long: their stride goes along.
+    if tensor.stride(1) != 1 and tensor.shape[1] > 1:
+        raise InvariantError(f"A table's rows must be contiguous. Given strides: {tensor.stride()}.")
+    return tensor.data_ptr()
 
 
 def _address(tensor: Tensor) -> int:

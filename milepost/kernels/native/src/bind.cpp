@@ -43,11 +43,12 @@ void bind_views(py::module_& module) {
             s.table = pointer<const int64_t>(table);
             return s;
         }))
-        .def("leave", [](States& self, int64_t count, uintptr_t rows, uintptr_t ends, uintptr_t table) {
+        .def("leave", [](States& self, int64_t count, uintptr_t rows, uintptr_t ends, uintptr_t table, int64_t pages) {
             self.num_snapshots = count;
             self.snapshot_rows = pointer<const int64_t>(rows);
             self.snapshot_ends = pointer<const int64_t>(ends);
             self.snapshot_table = pointer<const int64_t>(table);
+            self.snapshot_pages = pages;
         })
         .def("assign", [](States& self, const States& other) { self = other; });
     py::class_<Kv>(module, "Kv")

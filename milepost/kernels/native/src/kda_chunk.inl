@@ -276,7 +276,7 @@ static void chunk_row(const KdaArgs& args, int64_t row, int64_t head) {
         const bool leaves = left < states.num_snapshots && states.snapshot_ends[left] <= to;
         if (leaves) to = states.snapshot_ends[left];
         advance_chunk(w, args, head, token, to - token);
-        if (leaves) store_state(w, states, states.snapshot_table + left++ * states.pages, first);
+        if (leaves) store_state(w, states, states.snapshot_table + left++ * states.snapshot_pages, first);
         token = to;
     }
     store_state(w, states, pages, first);

@@ -117,7 +117,7 @@ static void step_row(const KdaArgs& args, int64_t row, int64_t head) {
     step(args, h, pages, first, v, o);
     const int64_t left = snapshot_behind(states, token);
     if (left < states.num_snapshots && states.snapshot_ends[left] == token + 1) {
-        copy_tiles(states, pages, states.snapshot_table + left * states.pages, first);
+        copy_tiles(states, pages, states.snapshot_table + left * states.snapshot_pages, first);
     }
 }
 

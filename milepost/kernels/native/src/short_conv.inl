@@ -112,7 +112,7 @@ static void begin_row(const ShortConvArgs& args, Window past, int64_t row, int64
     convolve(args, past, begin, begin, end);
     float* memory = past.values + size;
     for (int64_t s = snapshot_behind(states, begin); s < states.num_snapshots && states.snapshot_ends[s] <= row_end; ++s) {
-        leave_window<T>(args, past, memory, begin, states.snapshot_ends[s], states.snapshot_table + s * states.pages);
+        leave_window<T>(args, past, memory, begin, states.snapshot_ends[s], states.snapshot_table + s * states.snapshot_pages);
     }
     leave_window<T>(args, past, memory, begin, row_end, pages);
 }

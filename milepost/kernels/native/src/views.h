@@ -39,7 +39,7 @@ struct States {
     int64_t head_dim = 0;
     int64_t conv_tile_size = 0;  // elements
     int64_t tiles_per_page = 1;
-    int64_t pages = 0;  // of a state
+    int64_t pages = 0;  // from one row of the table to the next
     const int64_t* table = nullptr;  // [rows, pages]
     // What the step leaves behind: snapshot s is row snapshot_rows[s]'s state after the first snapshot_ends[s] of the
     // step's tokens. Sorted by end.
@@ -47,6 +47,7 @@ struct States {
     const int64_t* snapshot_rows = nullptr;
     const int64_t* snapshot_ends = nullptr;
     const int64_t* snapshot_table = nullptr;  // [snapshots, pages]
+    int64_t snapshot_pages = 0;               // from one row of it to the next
 
     int64_t tile(const int64_t* pages_of_state, int64_t t) const {
         return pages_of_state[t / tiles_per_page] * tiles_per_page + t % tiles_per_page;
