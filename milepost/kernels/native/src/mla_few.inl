@@ -94,11 +94,14 @@ struct FewBlock {
         for (; i < size; ++i) *place(first + i) = numbers[i] * scale;
     }
 
-    template <class Number>
-    void attend(const Number* const* rows, int64_t key, int64_t count, int64_t columns, bool first, float* weights) {
+    // between() is called after each group of keys, where the caller may let memory be fetched.
+    template <class Number, class Between>
+    void attend(const Number* const* rows, int64_t key, int64_t count, int64_t columns, bool first, float* weights,
+                Between&& between) {
         const int64_t groups = (count + kCount - 1) / kCount;
         for (int64_t g = 0; g < groups; ++g) {
             store(weights + g * kWidth, few_scores<Pairs>(turned, rows + g * kCount, depth));
+            between();
         }
         if (key + count - 1 > queries[0].position || groups * kCount > count) hide_later(key, count, groups, weights);
         const VecF shrink = weigh(groups, weights);
@@ -226,10 +229,16 @@ private:
         for (int64_t key = begin; key < end; key += kFewKeys, tile ^= 1) {
             const int64_t count = least(kFewKeys, end - key), next = least(kFewKeys, most(0, end - key - kFewKeys));
             cached_.find(key + kFewKeys, next, places[tile ^ 1]);
-            for (int64_t t = 0; t < next; ++t) fetch(places[tile ^ 1][t], row_bytes);
             const Number* rows[kFewKeys];
             take(places[tile], count, rows);
-            for (int64_t b = 0; b < blocks_; ++b) block_[b].attend(rows, key, count, columns_, key == begin, weights_);
+            int64_t fetched = 0;
+            for (int64_t b = 0; b < blocks_; ++b) {
+                block_[b].attend(rows, key, count, columns_, key == begin, weights_, [&] {
+                    for (const int64_t last = least(next, fetched + kWidth / Pairs); fetched < last; ++fetched) {
+                        fetch(places[tile ^ 1][fetched], row_bytes);
+                    }
+                });
+            }
         }
     }
 
