@@ -3,6 +3,7 @@
 // A context is cut into parts that threads take one by one; their softmaxes are put together in order. Where the cuts
 // lie is decided by the row's own length and position, so a token's result doesn't depend on threads or other rows.
 #include "linear.inl"
+#include "mla_few.inl"
 #include "mla_tiles.inl"
 
 namespace milepost::MILEPOST_TARGET::mla {
@@ -20,6 +21,7 @@ struct Group {
     int64_t parts;
     int64_t part_keys;  // cached rows of a part
     int64_t first_part;  // its place in the scratch
+    int64_t block;      // pairs of a block, where the row has few; else 0
 };
 
 // Tokens begin .. end - 1 of the step, all of short rows.
@@ -51,7 +53,9 @@ private:
         const int64_t* tokens = args_.rows->cu_seqlens;
         const int64_t first = most(tokens[row], begin_), last = least(tokens[row + 1], end_);
         const int64_t context = args_.rows->starts[row] + tokens[row + 1] - tokens[row];
-        const int64_t row_groups = rounded_up((tokens[row + 1] - tokens[row]) * dims_.heads, kQueryLanes) / kQueryLanes;
+        const int64_t row_pairs = (tokens[row + 1] - tokens[row]) * dims_.heads;
+        const int64_t block = row_pairs <= kFewPairs ? block_pairs(row_pairs) : 0;
+        const int64_t row_groups = rounded_up(row_pairs, kQueryLanes) / kQueryLanes;
         const int64_t parts = least((context + kLeastPart - 1) / kLeastPart, most(1, kMostParts / row_groups));
         const int64_t part_keys = rounded_up((context + parts - 1) / parts, kKeys);
         const int64_t before = args_.rows->starts[row] - (tokens[row] - begin_);  // position of token 0 of the pass
@@ -60,7 +64,7 @@ private:
             const int64_t count = least(kQueryLanes, pairs - pair);
             if (num_groups_ == kMostGroups || num_parts_ + parts > args_.num_parts) attend();
             groups_[num_groups_++] = Group{row,   pair,      count,     before + pair / dims_.heads,
-                                           before + (pair + count - 1) / dims_.heads, parts, part_keys, num_parts_};
+                                           before + (pair + count - 1) / dims_.heads, parts, part_keys, num_parts_, block};
             num_parts_ += parts;
         }
     }
@@ -98,6 +102,19 @@ private:
             return;
         }
         const CachedRows cached(*args_.kv, group.row, args_.layer, dims_.lora);
+        if (group.block == 0) return attend_lanes(group, cached, begin, end, sums, softmax);
+        Query queries[kFewPairs];
+        for (int64_t i = 0; i < group.count; ++i) queries[i] = query_of(group, i);
+        if (group.block == kMostPairs) {
+            FewPart<kMostPairs>(dims_, cached, queries, group.count).run(begin, end, sums, stride_, softmax);
+        } else {
+            FewPart<kLeastPairs>(dims_, cached, queries, group.count).run(begin, end, sums, stride_, softmax);
+        }
+    }
+
+    // By kQueryLanes queries side by side.
+    void attend_lanes(const Group& group, const CachedRows& cached, int64_t begin, int64_t end, float* sums,
+                      const Softmax& softmax) const {
         const int64_t depth = args_.kv->row_dim;
         Pieces memory{scratch(kQueryLanes * depth + kKeys * (kQueryLanes + cached.stride()) + 4 * kPadding)};
         float* queries = memory.take(kQueryLanes * depth);
@@ -112,7 +129,7 @@ private:
             const int64_t count = least(kKeys, end - key), next = least(kKeys, most(0, end - key - kKeys));
             cached.find(key + kKeys, next, places[tile ^ 1]);
             const float* rows[kKeys];
-            cached.take(places[tile], count, copies, rows);
+            cached.take(places[tile], count, kKeys, copies, rows);
             int64_t fetched = 0;
             product(rows, count, depth, queries, lanes, scores, kQueryLanes, [&] {
                 for (const int64_t last = least(next, fetched + kRows); fetched < last; ++fetched) {
@@ -126,6 +143,13 @@ private:
         }
     }
 
+    Query query_of(const Group& group, int64_t i) const {
+        const int64_t pair = group.first + i, token = pair / dims_.heads;
+        return Query{args_.latent + pair * dims_.lora,
+                     args_.q + (begin_ + token) * args_.q_stride + pair % dims_.heads * dims_.qk() + dims_.nope,
+                     group.position + token - group.first / dims_.heads};
+    }
+
     // Scaled queries in the space of cached rows as columns, [row_dim, kQueryLanes].
     void turn_queries(const Group& group, int64_t lanes, float* queries) const {
         const float scale = dims_.scale();
@@ -134,22 +158,17 @@ private:
                 for (int64_t d = 0; d < args_.kv->row_dim; ++d) queries[d * kQueryLanes + i] = 0;
                 continue;
             }
-            const int64_t pair = group.first + i;
-            const float* latent = args_.latent + pair * dims_.lora;
-            const float* rope = args_.q + (begin_ + pair / dims_.heads) * args_.q_stride +
-                                pair % dims_.heads * dims_.qk() + dims_.nope;
+            const Query query = query_of(group, i);
             float* column = queries + i;
-            for (int64_t l = 0; l < dims_.lora; ++l, column += kQueryLanes) *column = latent[l] * scale;
-            for (int64_t r = 0; r < dims_.rope; ++r, column += kQueryLanes) *column = rope[r] * scale;
+            for (int64_t l = 0; l < dims_.lora; ++l, column += kQueryLanes) *column = query.latent[l] * scale;
+            for (int64_t r = 0; r < dims_.rope; ++r, column += kQueryLanes) *column = query.rope[r] * scale;
         }
     }
 
     void hide_later(const Group& group, int64_t key, int64_t count, int64_t lanes, float* scores) const {
         int32_t last_key[kQueryLanes];
-        const int64_t first_token = group.first / dims_.heads;
         for (int64_t i = 0; i < kQueryLanes; ++i) {
-            const int64_t pair = group.first + least(i, group.count - 1);
-            last_key[i] = static_cast<int32_t>(group.position + pair / dims_.heads - first_token - key);
+            last_key[i] = static_cast<int32_t>(query_of(group, least(i, group.count - 1)).position - key);
         }
         hide(scores, count, lanes, last_key);
     }

@@ -223,20 +223,23 @@ struct CachedRows {
         }
     }
 
-    // Points `rows` at what was found as float32, and at the last one again up to kKeys: at the cache itself, or at
-    // copies [kKeys, stride()] of bf16 rows and of those whose latents are no whole vectors.
-    void take(const char* const* places, int64_t count, float* copies, const float** rows) const {
+    // Whether rows can be read as whole vectors where they lie, and so their latents.
+    bool whole() const { return lora % kWidth == 0 && kv.row_dim % kWidth == 0; }
+
+    // Points `rows` at what was found as float32, and at the last one again up to `most`: at the cache itself, or at
+    // copies [count, stride()] of bf16 rows and of those that are no whole vectors, zeros behind them.
+    void take(const char* const* places, int64_t count, int64_t most, float* copies, const float** rows) const {
         for (int64_t t = 0; t < count; ++t) {
             float* copy = copies + t * stride();
             rows[t] = kv.type == Float::bf16 ? as_floats(reinterpret_cast<const uint16_t*>(places[t]), copy)
                                              : as_floats(reinterpret_cast<const float*>(places[t]), copy);
         }
-        for (int64_t t = count; t < kKeys; ++t) rows[t] = rows[count - 1];
+        for (int64_t t = count; t < most; ++t) rows[t] = rows[count - 1];
     }
 
 private:
     const float* as_floats(const float* row, float* copy) const {
-        return lora % kWidth == 0 ? row : copied(row, copy);
+        return whole() ? row : copied(row, copy);
     }
 
     const float* as_floats(const uint16_t* row, float* copy) const { return copied(row, copy); }
@@ -246,6 +249,7 @@ private:
         int64_t d = 0;
         for (; d + kWidth <= kv.row_dim; d += kWidth) store(copy + d, load(row + d));
         for (; d < kv.row_dim; ++d) copy[d] = widen(row[d]);
+        for (; d < stride(); ++d) copy[d] = 0;
         return copy;
     }
 };
