@@ -1,4 +1,4 @@
-"""Embedding, gathering, adding and the searches of rows: every target and thread count."""
+"""Embedding, gathering, adding and the finite check: every target and thread count."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from milepost.kernels.embedding import cpu as embedding_cpu
 from milepost.kernels.embedding import reference as embedding_reference
 from milepost.kernels.finite_rows import cpu as finite_cpu
 from milepost.kernels.finite_rows import reference as finite_reference
-from milepost.kernels.greedy import cpu as greedy_cpu
-from milepost.kernels.greedy import reference as greedy_reference
 from milepost.kernels.take_rows import cpu as take_cpu
 from milepost.kernels.take_rows import reference as take_reference
 from tests.kernels.arenas import ragged
@@ -90,35 +88,6 @@ def test_a_row_is_as_finite_as_its_tokens() -> None:
     assert not got.any()
 
 
-@pytest.mark.parametrize(("rows", "vocab"), SIZES)
-def test_greedy(rows: int, vocab: int) -> None:
-    logits = torch.randn(rows, vocab + 1)[:, :vocab]
-    ids, finite = greedy_cpu.greedy(logits)
-    assert torch.equal(ids, greedy_reference.greedy(logits)[0])
-    assert finite.all()
-
-
-def test_the_first_of_the_largest_wins() -> None:
-    for vocab in (1, 5, 16, 17, 64, 101):
-        for first in range(vocab):
-            logits = torch.full((2, vocab), -float("1e30"))
-            logits[:, first] = -3.0
-            logits[1, first:] = -3.0
-            assert greedy_cpu.greedy(logits)[0].tolist() == [first, first]
-
-
-@pytest.mark.parametrize("bad", BAD)
-def test_logits_that_are_not_finite_are_told(bad: float) -> None:
-    logits = torch.randn(3, 101)
-    for place in (0, 50, 100):
-        spoilt = logits.clone()
-        spoilt[1, place] = bad
-        for greedy in (greedy_cpu.greedy, greedy_reference.greedy):
-            ids, finite = greedy(spoilt)
-            assert finite.tolist() == [True, False, True]
-            assert ids[[0, 2]].tolist() == logits.argmax(dim=1)[[0, 2]].tolist()
-
-
 def test_what_does_not_fit_is_refused() -> None:
     ids, x = torch.zeros(2, dtype=torch.int64), torch.zeros(2, 4)
     with pytest.raises(InvariantError, match="token_ids must be int64"):
@@ -135,5 +104,3 @@ def test_what_does_not_fit_is_refused() -> None:
         finite_cpu.finite_rows(x, ragged([1, 2]))
     with pytest.raises(InvariantError, match="contiguous last dimension"):
         finite_cpu.finite_rows(x.T)
-    with pytest.raises(InvariantError, match="logits must be float32"):
-        greedy_cpu.greedy(x.double())

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -122,6 +123,27 @@ def test_a_process_ends_while_threads_wait_and_while_one_computes() -> None:
         "for _ in range(5): linear(x, matrix)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+@pytest.mark.slow
+def test_threads_do_no_harm_where_others_want_the_cores() -> None:
+    """Two processes spin on the cores: two threads must not wait for whole time slices of theirs."""
+    x, matrix = torch.randn(400, 512), pack(DenseMatrix(torch.randn(2048, 512)))
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
+    try:
+        seconds: dict[int, float] = {}
+        for threads in (1, 2):
+            native.set_num_threads(threads)
+            cpu.linear(x, matrix)
+            begin = time.perf_counter()
+            for _ in range(60):
+                cpu.linear(x, matrix)
+            seconds[threads] = time.perf_counter() - begin
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
+    assert seconds[2] < 2 * seconds[1]
 
 
 def test_torch_has_no_threads_beside_the_kernels() -> None:

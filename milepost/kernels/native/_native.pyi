@@ -179,7 +179,6 @@ def attn_res(
 def finite_rows(
     x: int, type: Float, x_stride: int, tokens: int, dim: int, rows: Rows | None, finite: int
 ) -> None: ...
-def greedy(x: int, x_stride: int, rows: int, dim: int, largest: int, finite: int) -> None: ...
 def short_conv(
     rows: Rows,
     states: States,

@@ -10,11 +10,6 @@ static void bind_finite(py::module_& module) {
         submit_unlocked("finite_rows", table().finite_rows,
                         FiniteRowsArgs{pointer<const void>(x), type, x_stride, tokens, dim, rows, pointer<uint8_t>(finite)});
     });
-    module.def("greedy", [](uintptr_t x, int64_t x_stride, int64_t rows, int64_t dim, uintptr_t largest, uintptr_t finite) {
-        submit_unlocked("greedy", table().greedy,
-                        GreedyArgs{pointer<const float>(x), x_stride, rows, dim, pointer<int64_t>(largest),
-                                   pointer<uint8_t>(finite)});
-    });
 }
 
 }  // namespace milepost

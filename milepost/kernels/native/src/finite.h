@@ -1,4 +1,4 @@
-// Searches rows: for numbers that are not finite, and for the largest.
+// Searches rows for numbers that are not finite.
 #pragma once
 
 #include <cstdint>
@@ -15,16 +15,6 @@ struct FiniteRowsArgs {
     int64_t tokens;
     int64_t dim;
     const Rows* rows;  // null: every token is a row of its own
-    uint8_t* finite;
-};
-
-// largest[r]: index of the first of row r's largest numbers; finite[r]: whether all are.
-struct GreedyArgs {
-    const float* x;
-    int64_t x_stride;
-    int64_t rows;
-    int64_t dim;  // at least 1
-    int64_t* largest;
     uint8_t* finite;
 };
 

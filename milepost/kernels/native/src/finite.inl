@@ -35,38 +35,4 @@ static void finite_rows(const FiniteRowsArgs& args) {
     });
 }
 
-// Lane i keeps the first largest of numbers i, i + kWidth, ..; then the lanes are compared.
-static inline int64_t first_largest(const float* x, int64_t dim) {
-    int64_t i = 0, best = 0;
-    float most = x[0];
-    if (dim >= kWidth) {
-        VecF lanes = load(x);
-        VecI places = {}, here = {};  // vectors from the row's start
-        for (i = kWidth, here += 1; i + kWidth <= dim; i += kWidth, here += 1) {
-            const VecF v = load(x + i);
-            const VecI larger = v > lanes;
-            lanes = select(larger, v, lanes);
-            places = (here & larger) | (places & ~larger);
-        }
-        for (int lane = 0; lane < kWidth; ++lane) {
-            const int64_t place = int64_t{places[lane]} * kWidth + lane;
-            if (lanes[lane] > most || (lanes[lane] == most && place < best)) most = lanes[lane], best = place;
-        }
-    }
-    for (; i < dim; ++i) {
-        if (x[i] > most) most = x[i], best = i;
-    }
-    return best;
-}
-
-static void greedy(const GreedyArgs& args) {
-    parallel_for(args.rows, rows_for_a_thread(args.dim), [&](int64_t begin, int64_t end) {
-        for (int64_t row = begin; row < end; ++row) {
-            const float* x = args.x + row * args.x_stride;
-            args.finite[row] = is_finite(x, args.dim);
-            args.largest[row] = first_largest(x, args.dim);
-        }
-    });
-}
-
 }  // namespace milepost::MILEPOST_TARGET

@@ -31,7 +31,6 @@ struct Table {
     void (*rms_norm)(const RmsNormArgs&);
     void (*attn_res)(const AttnResArgs&);
     void (*finite_rows)(const FiniteRowsArgs&);
-    void (*greedy)(const GreedyArgs&);
     void (*route)(const RouteArgs&);
     void (*short_conv)(const ShortConvArgs&);
     void (*kda_gate)(const KdaGateArgs&);

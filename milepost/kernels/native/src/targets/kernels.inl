@@ -36,7 +36,6 @@ const Table table = {
     .rms_norm = rms_norm,
     .attn_res = attn_res,
     .finite_rows = finite_rows,
-    .greedy = greedy,
     .route = route,
     .short_conv = short_conv,
     .kda_gate = kda_gate,
