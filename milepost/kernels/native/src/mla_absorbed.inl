@@ -20,7 +20,7 @@ struct Group {
     int64_t parts;
     int64_t part_keys;  // cached rows of a part
     int64_t first_part;  // its place in the scratch
-    bool small_blocks;
+    bool small_blocks;   // decided by all pairs of the row
 };
 
 // Tokens begin .. end - 1 of the step, all of short rows.
@@ -61,8 +61,9 @@ private:
         for (int64_t pair = (first - begin_) * dims_.heads; pair < pairs; pair += kQueryLanes) {
             const int64_t count = least(kQueryLanes, pairs - pair);
             if (num_groups_ == kMostGroups || num_parts_ + parts > args_.num_parts) attend();
-            groups_[num_groups_++] = Group{row,   pair,      count,     before + pair / dims_.heads,
-                                           before + (pair + count - 1) / dims_.heads, parts, part_keys, num_parts_, in_small_blocks(row_pairs)};
+            const int64_t position = before + pair / dims_.heads, last_position = before + (pair + count - 1) / dims_.heads;
+            groups_[num_groups_++] = Group{row, pair, count, position, last_position,
+                                           parts, part_keys, num_parts_, in_small_blocks(row_pairs)};
             num_parts_ += parts;
         }
     }

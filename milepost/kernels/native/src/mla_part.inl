@@ -142,7 +142,8 @@ struct Block {
     }
 
     template <class Number>
-    void mix(const Number* const* rows, int64_t groups, int64_t columns, bool first, VecF shrink, const float* weights) const {
+    void mix(const Number* const* rows, int64_t groups, int64_t columns, bool first, VecF shrink,
+             const float* weights) const {
         const int64_t vectors = columns / kWidth, strips = (vectors + kVectors - 1) / kVectors;
         for (int64_t strip = 0, at = 0; strip < strips; ++strip) {
             const int64_t end = vectors * (strip + 1) / strips;
