@@ -87,11 +87,9 @@ static inline void product_strip(const float* const* a, int64_t first, int64_t l
 }
 
 // c[r] = sum over k of a[r][k] b[k]. b is in panels of 32 columns, [columns / 32, depth, 32]; columns are a multiple
-// of kWidth. Rows are computed up to a multiple of kRows: a has that many, c has room for them. between() is called
-// after each step, where the caller may let memory be fetched.
-template <class Between>
+// of kWidth. Rows are computed up to a multiple of kRows: a has that many, c has room for them.
 static void product(const float* const* a, int64_t rows, int64_t depth, const float* b, int64_t columns, float* c,
-                    int64_t c_stride, Between&& between) {
+                    int64_t c_stride) {
     const int64_t cuts = (depth + kDepth - 1) / kDepth, size = cuts > 0 ? (depth + cuts - 1) / cuts : 0;
     for (int64_t first = 0; first < columns; first += kPanel, b += depth * kPanel) {
         const int64_t width = least(kPanel, columns - first);
@@ -104,15 +102,9 @@ static void product(const float* const* a, int64_t rows, int64_t depth, const fl
                     product_strip<2>(a + r, k, last, b + at, k > 0, target + at, c_stride);
                 }
                 if (at < width) product_strip<1>(a + r, k, last, b + at, k > 0, target + at, c_stride);
-                between();
             }
         }
     }
-}
-
-static void product(const float* const* a, int64_t rows, int64_t depth, const float* b, int64_t columns, float* c,
-                    int64_t c_stride) {
-    product(a, rows, depth, b, columns, c, c_stride, [] {});
 }
 
 // Scores [keys, kQueryLanes] of keys after a lane's last one become kHidden.

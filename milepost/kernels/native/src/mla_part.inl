@@ -1,17 +1,19 @@
-// A part of the context of a row with few (token, head) pairs, which would leave most of a vector of queries empty.
+// Some (token, head) pairs of a row over a part of its context, with rows as they are cached.
 //
-// Here vectors lie along cached rows instead. A block of pairs meets as many keys at a time as make kWidth sums
-// together: each vector that is loaded serves the whole block, and the sums' lanes fold into one vector of scores,
-// [pairs of the block][keys]. Scores and softmax stay in this form; sums of values are kept in registers over a tile.
+// Vectors lie along the cached rows, so that one head keeps them as full as many. A block of pairs meets as many keys at
+// a time as make kWidth sums together: each vector that is loaded serves the whole block, and the sums' lanes fold into
+// one vector of scores, [pairs of the block][keys]. Scores and softmax stay in this form; sums of values are kept in
+// registers over a tile of keys.
 //
 // A row's blocks are all of one kind, so a pair's result depends on the row's own sizes and the keys' positions alone.
+#pragma once
+
 #include "lanes.h"
 #include "mla_tiles.inl"
 
 namespace milepost::MILEPOST_TARGET::mla {
 
-constexpr int64_t kFewPairs = 16;
-constexpr int64_t kFewKeys = 32;  // cached rows taken at a time: they stay in the first cache
+constexpr int64_t kPartKeys = 32;  // cached rows taken at a time: they stay in the first cache
 
 #if defined(__AVX512F__)
 constexpr int kMostPairs = 8;   // of a block
@@ -22,9 +24,9 @@ constexpr int kMixSums = 12;
 #endif
 constexpr int kLeastPairs = 4;
 
-// Pairs of each block for a row of so many.
-static inline int64_t block_pairs(int64_t pairs) {
-    return rounded_up(pairs, kMostPairs) == rounded_up(pairs, kLeastPairs) ? kMostPairs : kLeastPairs;
+// Whether a row of so many pairs has them in blocks of kLeastPairs: where larger ones would be half empty.
+static inline bool in_small_blocks(int64_t pairs) {
+    return pairs < 2 * kMostPairs && rounded_up(pairs, kLeastPairs) < rounded_up(pairs, kMostPairs);
 }
 
 struct Query {
@@ -45,7 +47,7 @@ static inline VecF largest_of_groups(VecF v, std::integer_sequence<int, I...> la
 
 // Scores of Pairs queries [depth / kWidth, Pairs, kWidth] with kWidth / Pairs keys, [Pairs][keys].
 template <int Pairs, class Number>
-static inline VecF few_scores(const float* queries, const Number* const* keys, int64_t depth) {
+static inline VecF block_scores(const float* queries, const Number* const* keys, int64_t depth) {
     constexpr int kCount = kWidth / Pairs;
     VecF sums[kWidth] = {};
     for (int64_t d = 0; d < depth; d += kWidth, queries += Pairs * kWidth) {
@@ -62,7 +64,7 @@ static inline VecF few_scores(const float* queries, const Number* const* keys, i
 
 // Pairs of a row that are taken together.
 template <int Pairs>
-struct FewBlock {
+struct Block {
     static constexpr int kCount = kWidth / Pairs;  // keys whose scores share a vector
     static constexpr int kVectors = kMixSums / Pairs;
 
@@ -100,7 +102,7 @@ struct FewBlock {
                 Between&& between) {
         const int64_t groups = (count + kCount - 1) / kCount;
         for (int64_t g = 0; g < groups; ++g) {
-            store(weights + g * kWidth, few_scores<Pairs>(turned, rows + g * kCount, depth));
+            store(weights + g * kWidth, block_scores<Pairs>(turned, rows + g * kCount, depth));
             between();
         }
         if (key + count - 1 > queries[0].position || groups * kCount > count) hide_later(key, count, groups, weights);
@@ -140,7 +142,8 @@ struct FewBlock {
     }
 
     template <class Number>
-    void mix(const Number* const* rows, int64_t groups, int64_t columns, bool first, VecF shrink, const float* weights) const {
+    void mix(const Number* const* rows, int64_t groups, int64_t columns, bool first, VecF shrink,
+             const float* weights) const {
         const int64_t vectors = columns / kWidth, strips = (vectors + kVectors - 1) / kVectors;
         for (int64_t strip = 0, at = 0; strip < strips; ++strip) {
             const int64_t end = vectors * (strip + 1) / strips;
@@ -192,18 +195,18 @@ struct FewBlock {
     }
 };
 
-// All pairs of a row over some of its cached rows, in blocks of Pairs.
+// Up to kQueryLanes pairs of a row over some of its cached rows, in blocks of Pairs.
 template <int Pairs>
-class FewPart {
+class Part {
 public:
-    FewPart(const Dims& dims, const CachedRows& cached, const Query* queries, int64_t pairs)
+    Part(const Dims& dims, const CachedRows& cached, const Query* queries, int64_t pairs)
         : cached_(cached), blocks_(rounded_up(pairs, Pairs) / Pairs), columns_(rounded_up(dims.lora, kWidth)) {
         const int64_t depth = rounded_up(cached.kv.row_dim, kWidth), turned = Pairs * depth;
-        Pieces memory{scratch(blocks_ * turned + kFewKeys * (Pairs + cached.stride()) + (blocks_ + 2) * kPadding)};
-        weights_ = memory.take(kFewKeys * Pairs);
-        copies_ = memory.take(kFewKeys * cached.stride());
+        Pieces memory{scratch(blocks_ * turned + kPartKeys * (Pairs + cached.stride()) + (blocks_ + 2) * kPadding)};
+        weights_ = memory.take(kPartKeys * Pairs);
+        copies_ = memory.take(kPartKeys * cached.stride());
         for (int64_t b = 0, at = 0; b < blocks_; ++b, at += Pairs) {
-            block_[b] = FewBlock<Pairs>{queries + at, least(Pairs, pairs - at), depth, memory.take(turned)};
+            block_[b] = Block<Pairs>{queries + at, least(Pairs, pairs - at), depth, memory.take(turned)};
             block_[b].turn(dims);
         }
     }
@@ -223,13 +226,13 @@ private:
     template <class Number>
     void walk(int64_t begin, int64_t end) {
         const int64_t row_bytes = cached_.kv.row_dim * bytes_of(cached_.kv.type);
-        const char* places[2][kFewKeys];
-        cached_.find(begin, least(kFewKeys, end - begin), places[0]);
+        const char* places[2][kPartKeys];
+        cached_.find(begin, least(kPartKeys, end - begin), places[0]);
         int tile = 0;
-        for (int64_t key = begin; key < end; key += kFewKeys, tile ^= 1) {
-            const int64_t count = least(kFewKeys, end - key), next = least(kFewKeys, most(0, end - key - kFewKeys));
-            cached_.find(key + kFewKeys, next, places[tile ^ 1]);
-            const Number* rows[kFewKeys];
+        for (int64_t key = begin; key < end; key += kPartKeys, tile ^= 1) {
+            const int64_t count = least(kPartKeys, end - key), next = least(kPartKeys, most(0, end - key - kPartKeys));
+            cached_.find(key + kPartKeys, next, places[tile ^ 1]);
+            const Number* rows[kPartKeys];
             take(places[tile], count, rows);
             int64_t fetched = 0;
             for (int64_t b = 0; b < blocks_; ++b) {
@@ -243,17 +246,17 @@ private:
     }
 
     void take(const char* const* places, int64_t count, const float** rows) const {
-        cached_.take(places, count, kFewKeys, copies_, rows);
+        cached_.take(places, count, kPartKeys, copies_, rows);
     }
 
     void take(const char* const* places, int64_t count, const uint16_t** rows) const {
-        for (int64_t t = 0; t < kFewKeys; ++t) rows[t] = reinterpret_cast<const uint16_t*>(places[least(t, count - 1)]);
+        for (int64_t t = 0; t < kPartKeys; ++t) rows[t] = reinterpret_cast<const uint16_t*>(places[least(t, count - 1)]);
     }
 
     const CachedRows& cached_;
     const int64_t blocks_, columns_;
     float *weights_, *copies_;
-    FewBlock<Pairs> block_[(kFewPairs + Pairs - 1) / Pairs];
+    Block<Pairs> block_[kQueryLanes / Pairs];
 };
 
 }  // namespace milepost::MILEPOST_TARGET::mla
