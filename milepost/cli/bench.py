@@ -132,6 +132,10 @@ def _counts(option: str, text: str) -> tuple[int, ...]:
     return tuple(map(int, parts))
 
 
+def _is_count(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS and int(text) > 0
+
+
 def _check_kernels(config: ResolvedConfig) -> None:
     if config.kernels != "cpu":
         raise ConfigError(
