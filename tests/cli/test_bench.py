@@ -93,6 +93,8 @@ def test_limits_count_the_bytes_that_weights_take(
         (("--prefill", "2k"), "Given: '2k'"),
         (("--prefill", "", "--decode", ""), "must name something to measure"),
         (("--decode", "5000"), "must fit the engine"),
+        (("--prefill", "999999999999"), "must fit the engine"),
+        (("--prefill", "9" * 5000), "--prefill must be whole numbers of at least 1 and at most 12 digits"),
         (("--context", "400"), "must fit the engine"),
         (("--kernels", "reference"), "Only the compiled kernels are measured"),
         (("--dtype", "float64"), "Only the compiled kernels are measured"),

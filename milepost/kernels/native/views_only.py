@@ -29,6 +29,11 @@ class ViewsOnly(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # Skipping it begins with loading it, which takes a second of every start. Nothing is compiled here.
+        return False
+
     def __torch_dispatch__(
         self,
         func: torch._ops.OpOverload,
