@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import inspect
 import os
@@ -13,6 +14,7 @@ import pytest
 import torch
 
 from milepost.errors import ConfigError, InvariantError
+from milepost.kernels.native import native
 from milepost.kernels.ops import KERNELS, load_ops
 from milepost.kernels.paging import PagedState, Ragged
 from tests.kernels.arenas import ragged
@@ -49,6 +51,18 @@ def test_the_reference_needs_no_compiler() -> None:
     subprocess.run(
         [sys.executable, "-c", code], check=True, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}
     )
+
+
+def test_the_stub_names_what_the_extension_offers_in_the_same_order() -> None:
+    stub = ast.parse((ROOT / "milepost/kernels/native/_native.pyi").read_text(encoding="utf-8")).body
+    offered = {name: entry for name, entry in vars(native).items() if not name.startswith("__")}
+    constants = [ast.unparse(node.target) for node in stub if isinstance(node, ast.AnnAssign)]
+    classes = [node.name for node in stub if isinstance(node, ast.ClassDef)]
+    functions = [node.name for node in stub if isinstance(node, ast.FunctionDef)]
+    assert constants == [name for name, entry in offered.items() if isinstance(entry, int)]
+    assert classes == [name for name, entry in offered.items() if inspect.isclass(entry)]
+    assert functions == [name for name, entry in offered.items() if inspect.isroutine(entry)]
+    assert len(offered) == len(constants) + len(classes) + len(functions)
 
 
 def test_ragged_derives_rows_and_positions() -> None:

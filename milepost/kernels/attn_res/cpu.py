@@ -18,9 +18,9 @@ def attn_res(
 ) -> Tensor:
     """See `milepost.kernels.attn_res.AttnRes`; all is float32, sources are contiguous."""
     check(running, banks, site_weight, out_weight)
-    if len(banks) >= native.MAX_SOURCES:
+    if len(banks) >= native.MOST_SOURCES:
         raise InvariantError(
-            f"attn_res: mixes at most {native.MAX_SOURCES} sources. "
+            f"attn_res: mixes at most {native.MOST_SOURCES} sources. "
             f"Given: {len(banks)} banks and the running sum."
         )
     tokens, dim = running.shape

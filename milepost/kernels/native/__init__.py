@@ -112,12 +112,9 @@ def floats(op: str, name: str, tensor: Tensor) -> int:
     Raises:
         InvariantError: another dtype or memory order.
     """
-    if tensor.dtype != torch.float32 or (tensor.stride(-1) != 1 and tensor.shape[-1] > 1):
-        raise InvariantError(
-            f"{op}: {name} must be float32 with a contiguous last dimension. "
-            f"Given: {tensor.dtype}, strides {tensor.stride()}."
-        )
-    return tensor.data_ptr()
+    if tensor.dtype != torch.float32:
+        raise InvariantError(f"{op}: {name} must be float32. Given: {tensor.dtype}.")
+    return row_address(op, name, tensor)
 
 
 def row_address(op: str, name: str, tensor: Tensor) -> int:

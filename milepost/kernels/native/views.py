@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
-
 from milepost.errors import InvariantError
-from milepost.kernels.native import native
+from milepost.kernels.native import address, float_type, native, row_address
 from milepost.kernels.paging import PagedKv, PagedState, Ragged
 
 __all__ = ["kv_view", "rows_view", "states_view"]
-
-_FLOATS = {torch.float32: "f32", torch.bfloat16: "bf16"}
 
 
 def rows_view(ragged: Ragged) -> native.Rows:
@@ -19,7 +14,10 @@ def rows_view(ragged: Ragged) -> native.Rows:
     view = ragged.native
     if view is None:
         view = native.Rows(
-            ragged.num_rows, ragged.num_tokens, _address(ragged.cu_seqlens), _address(ragged.starts)
+            ragged.num_rows,
+            ragged.num_tokens,
+            address("rows", "cu_seqlens", ragged.cu_seqlens),
+            address("rows", "starts", ragged.starts),
         )
         object.__setattr__(ragged, "native", view)
     return view
@@ -30,20 +28,25 @@ def states_view(state: PagedState) -> native.States:
     view = state.native
     if view is None:
         view = native.States(
-            _address(state.recurrent),
-            _address(state.conv),
-            _float(state.conv),
+            address("states", "recurrent", state.recurrent),
+            address("states", "conv", state.conv),
+            float_type("states", "conv", state.conv),
             state.recurrent.shape[1],
             state.recurrent.shape[2],
             state.conv.shape[1],
             state.tiles_per_page,
             state.table.stride(0),
-            _table(state.table),
+            row_address("states", "table", state.table),
         )
         left = state.snapshots
         if left is not None:
-            rows, ends, table = _address(left.rows), _address(left.ends), _table(left.table)
-            view.leave(len(left.row_list), rows, ends, table, left.table.stride(0))
+            view.leave(
+                len(left.row_list),
+                address("snapshots", "rows", left.rows),
+                address("snapshots", "ends", left.ends),
+                row_address("snapshots", "table", left.table),
+                left.table.stride(0),
+            )
         object.__setattr__(state, "native", view)
     return view
 
@@ -58,35 +61,14 @@ def kv_view(kv: PagedKv) -> native.Kv:
             raise InvariantError(f"A block's rows must be contiguous. Given strides: {kv.cache.stride()}.")
         view = native.Kv(
             kv.cache.data_ptr(),
-            _float(kv.cache),
+            float_type("kv", "cache", kv.cache),
             layers,
             block_size,
             row_dim,
-            _table(kv.block_table),
+            row_address("kv", "block_table", kv.block_table),
             kv.block_table.stride(0),
             page_stride,
             layer_stride,
         )
         object.__setattr__(kv, "native", view)
-    return view
-
-
-def _table(tensor: Tensor) -> int:
-    # Rows may lie further apart than they are long: their stride goes along.
-    if tensor.stride(1) != 1 and tensor.shape[1] > 1:
-        raise InvariantError(f"A table's rows must be contiguous. Given strides: {tensor.stride()}.")
-    return tensor.data_ptr()
-
-
-def _address(tensor: Tensor) -> int:
-    if not tensor.is_contiguous():
-        raise InvariantError(f"Kernels read contiguous tensors. Given strides: {tensor.stride()}.")
-    return tensor.data_ptr()
-
-
-def _float(tensor: Tensor) -> native.Float:
-    name = _FLOATS.get(tensor.dtype)
-    if name is None:
-        raise InvariantError(f"Kernels read {', '.join(map(str, _FLOATS))}. Given: {tensor.dtype}.")
-    view: native.Float = getattr(native.Float, name)
     return view

@@ -29,6 +29,12 @@ class ViewsOnly(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # Else torch loads its compiler at the first call, to be told that there is nothing to compile:
+        # more than a second, when the first tape is recorded.
+        return False
+
     def __torch_dispatch__(
         self,
         func: torch._ops.OpOverload,

@@ -111,16 +111,16 @@ PYBIND11_MODULE(_native, module) {
     bind_matrix(module);
     bind_tape(module);
     bind_finite(module);
+    bind_gated_activation(module);
+    bind_grouped_experts(module);
+    bind_kda(module);
     bind_limits(module);
     bind_linear(module);
     bind_mla(module);
-    bind_pack(module);
     bind_norm(module);
-    bind_rows(module);
-    bind_gated_activation(module);
-    bind_grouped_experts(module);
+    bind_pack(module);
     bind_route(module);
-    bind_kda(module);
+    bind_rows(module);
 }
 
 }  // namespace milepost

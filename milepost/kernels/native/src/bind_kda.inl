@@ -3,27 +3,9 @@
 #include "bind.h"
 
 namespace milepost {
-namespace {
 
-void bind_recurrence(py::module_& module) {
+static void bind_kda(py::module_& module) {
     module.attr("KDA_CHUNK") = kKdaChunk;
-    module.def("kda", [](const Rows& rows, const States& states, int64_t first_tile, int64_t heads, float l2_eps, uintptr_t q,
-                         int64_t q_stride, uintptr_t k, int64_t k_stride, uintptr_t v, int64_t v_stride, uintptr_t g,
-                         int64_t g_stride, uintptr_t beta, int64_t beta_stride, uintptr_t o) {
-        submit_unlocked("kda", table().kda,
-                        KdaArgs{&rows, &states, first_tile, heads, l2_eps, pointer<const float>(q), q_stride,
-                                pointer<const float>(k), k_stride, pointer<const float>(v), v_stride, pointer<const float>(g),
-                                g_stride, pointer<const float>(beta), beta_stride, pointer<float>(o)});
-    });
-    module.def("finite_states", [](const States& states, int64_t num_states, int64_t layers, uintptr_t recurrent_tiles,
-                                   uintptr_t conv_tiles, int64_t tiles, int64_t window_size, uintptr_t finite) {
-        submit_unlocked("finite_states", table().finite_states,
-                        FiniteStatesArgs{&states, num_states, layers, pointer<const int64_t>(recurrent_tiles),
-                                         pointer<const int64_t>(conv_tiles), tiles, window_size, pointer<bool>(finite)});
-    });
-}
-
-void bind_around(py::module_& module) {
     module.attr("MOST_TAPS") = kMostTaps;
     module.def("short_conv", [](const Rows& rows, const States& states, int64_t first_tile, uintptr_t u, int64_t u_stride,
                                 uintptr_t weight, uintptr_t y, int64_t tokens, int64_t channels, int64_t taps) {
@@ -39,19 +21,20 @@ void bind_around(py::module_& module) {
                                     pointer<const float>(dt_bias), pointer<const float>(a_log), bounded, lower_bound,
                                     pointer<float>(g), pointer<float>(beta), tokens, heads, dim});
     });
+    module.def("kda", [](const Rows& rows, const States& states, int64_t first_tile, int64_t heads, float l2_eps, uintptr_t q,
+                         int64_t q_stride, uintptr_t k, int64_t k_stride, uintptr_t v, int64_t v_stride, uintptr_t g,
+                         int64_t g_stride, uintptr_t beta, int64_t beta_stride, uintptr_t o) {
+        submit_unlocked("kda", table().kda,
+                        KdaArgs{&rows, &states, first_tile, heads, l2_eps, pointer<const float>(q), q_stride,
+                                pointer<const float>(k), k_stride, pointer<const float>(v), v_stride, pointer<const float>(g),
+                                g_stride, pointer<const float>(beta), beta_stride, pointer<float>(o)});
+    });
     module.def("gated_head_norm", [](uintptr_t o, int64_t o_stride, uintptr_t gate, int64_t gate_stride, uintptr_t weight,
                                      float eps, uintptr_t y, int64_t tokens, int64_t heads, int64_t dim) {
         submit_unlocked("gated_head_norm", table().gated_head_norm,
                         GatedHeadNormArgs{pointer<const float>(o), o_stride, pointer<const float>(gate), gate_stride,
                                           pointer<const float>(weight), eps, pointer<float>(y), tokens, heads, dim});
     });
-}
-
-}  // namespace
-
-static void bind_kda(py::module_& module) {
-    bind_recurrence(module);
-    bind_around(module);
 }
 
 }  // namespace milepost

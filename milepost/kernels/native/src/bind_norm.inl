@@ -9,7 +9,7 @@
 namespace milepost {
 
 static void bind_norm(py::module_& module) {
-    module.attr("MAX_SOURCES") = kMaxSources;
+    module.attr("MOST_SOURCES") = kMostSources;
     module.def("rms_norm", [](uintptr_t x, int64_t x_stride, uintptr_t weight, int64_t rows, int64_t dim, float eps,
                               uintptr_t out) {
         submit_unlocked("rms_norm", table().rms_norm,
@@ -20,7 +20,7 @@ static void bind_norm(py::module_& module) {
                               int64_t dim, float eps, uintptr_t out) {
         AttnResArgs args{};
         args.num_sources = static_cast<int64_t>(sources.size());
-        if (args.num_sources > kMaxSources) throw py::value_error("attn_res: too many sources");
+        if (args.num_sources > kMostSources) throw py::value_error("attn_res: too many sources");
         for (size_t i = 0; i < sources.size(); ++i) args.sources[i] = pointer<const float>(sources[i]);
         args.site = pointer<const float>(site);
         args.weight = pointer<const float>(weight);

@@ -1,7 +1,5 @@
-// Searches rows for numbers that are not finite.
+// Which rows, and which states, hold finite numbers only.
 #pragma once
-
-#include <cstdint>
 
 #include "views.h"
 
@@ -15,7 +13,19 @@ struct FiniteRowsArgs {
     int64_t tokens;
     int64_t dim;
     const Rows* rows;  // null: every token is a row of its own
-    uint8_t* finite;
+    bool* finite;
+};
+
+// The same of states, without what pads their tiles and pages.
+struct FiniteStatesArgs {
+    const States* states;
+    int64_t num_states;
+    int64_t layers;
+    const int64_t* recurrent_tiles;  // [layers] the state's tile at which each layer's matrices start
+    const int64_t* conv_tiles;       // [layers] and its window
+    int64_t tiles;                   // of a layer's matrices
+    int64_t window_size;             // elements of a layer's window
+    bool* finite;                    // [num_states]
 };
 
 }  // namespace milepost

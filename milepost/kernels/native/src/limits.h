@@ -11,7 +11,7 @@ struct ReadArgs {
     float* sum;  // of all of them, so that no read can be left out
 };
 
-struct MultiplyAddArgs {
+struct MultiplyRegistersArgs {
     int64_t rounds;
     int64_t* flops;  // done
     float* sum;

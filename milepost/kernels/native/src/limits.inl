@@ -26,7 +26,7 @@ static void read_all(const ReadArgs& args) {
 }
 
 // Multiply-adds in registers alone: enough independent sums to hide the latency of each.
-static void multiply_add(const MultiplyAddArgs& args) {
+static void multiply_registers(const MultiplyRegistersArgs& args) {
     constexpr int kSums = kWidth == 16 ? 24 : 12;
     const int64_t items = 64;
     float sums[items] = {};

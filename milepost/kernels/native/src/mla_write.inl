@@ -1,4 +1,5 @@
-#include "finite.inl"
+#pragma once
+
 #include "mla.h"
 #include "norm.inl"
 

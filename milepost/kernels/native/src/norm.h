@@ -16,11 +16,11 @@ struct RmsNormArgs {
     float* out;  // [rows, dim]
 };
 
-constexpr int64_t kMaxSources = 64;
+constexpr int64_t kMostSources = 64;
 
 // Every token mixes its sources by a softmax over their scores <normed source, site>, and norms the mix.
 struct AttnResArgs {
-    const float* sources[kMaxSources];  // [tokens, dim] each
+    const float* sources[kMostSources];  // [tokens, dim] each
     int64_t num_sources;
     const float* site;    // [dim]: the scores' norm weight times their projection
     const float* weight;  // [dim] of the norm of the mix

@@ -106,7 +106,7 @@ static void attn_res(const AttnResArgs& args) {
     const int64_t dim = args.dim;
     parallel_for(args.tokens, rows_for_a_thread(dim * args.num_sources), [&](int64_t begin, int64_t end) {
         for (int64_t t = begin; t < end; ++t) {
-            float shares[kMaxSources] = {};
+            float shares[kMostSources] = {};
             float* out = args.out + t * dim;
             for (int64_t s = 0; s < args.num_sources; ++s) {
                 shares[s] = source_score(args.sources[s] + t * dim, args.site, dim, args.eps);

@@ -2,7 +2,6 @@
 #pragma once
 
 #include "finite.h"
-#include "finite_states.h"
 #include "gated_activation.h"
 #include "gated_head_norm.h"
 #include "grouped_experts.h"
@@ -20,25 +19,25 @@ namespace milepost {
 
 struct Table {
     const char* target;
-    void (*gated_activation)(const GatedActivationArgs&);
-    void (*grouped_experts)(const GroupedExpertsArgs&);
-    void (*linear)(const LinearArgs&);
-    void (*mla_write)(const MlaWriteArgs&);
-    void (*mla_attention)(const MlaAttentionArgs&);
-    void (*embedding)(const EmbeddingArgs&);
-    void (*take_rows)(const TakeRowsArgs&);
     void (*add)(const AddArgs&);
-    void (*rms_norm)(const RmsNormArgs&);
     void (*attn_res)(const AttnResArgs&);
+    void (*embedding)(const EmbeddingArgs&);
     void (*finite_rows)(const FiniteRowsArgs&);
+    void (*finite_states)(const FiniteStatesArgs&);
+    void (*gated_activation)(const GatedActivationArgs&);
+    void (*gated_head_norm)(const GatedHeadNormArgs&);
+    void (*grouped_experts)(const GroupedExpertsArgs&);
+    void (*kda)(const KdaArgs&);
+    void (*kda_gate)(const KdaGateArgs&);
+    void (*linear)(const LinearArgs&);
+    void (*mla_attention)(const MlaAttentionArgs&);
+    void (*mla_write)(const MlaWriteArgs&);
+    void (*multiply_registers)(const MultiplyRegistersArgs&);
+    void (*read_all)(const ReadArgs&);
+    void (*rms_norm)(const RmsNormArgs&);
     void (*route)(const RouteArgs&);
     void (*short_conv)(const ShortConvArgs&);
-    void (*kda_gate)(const KdaGateArgs&);
-    void (*kda)(const KdaArgs&);
-    void (*gated_head_norm)(const GatedHeadNormArgs&);
-    void (*finite_states)(const FiniteStatesArgs&);
-    void (*read_all)(const ReadArgs&);
-    void (*multiply_add)(const MultiplyAddArgs&);
+    void (*take_rows)(const TakeRowsArgs&);
 };
 
 // Fastest target first; those that this machine can't run are skipped.

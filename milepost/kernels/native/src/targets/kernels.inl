@@ -2,7 +2,6 @@
 #include "../table.h"
 
 #include "../finite.inl"
-#include "../finite_states.inl"
 #include "../gated_activation.inl"
 #include "../gated_head_norm.inl"
 #include "../grouped_experts.inl"
@@ -25,25 +24,25 @@ namespace milepost::MILEPOST_TARGET {
 extern const Table table;
 const Table table = {
     .target = MILEPOST_STRING(MILEPOST_TARGET),
-    .gated_activation = gated_activation,
-    .grouped_experts = grouped_experts,
-    .linear = linear,
-    .mla_write = mla_write,
-    .mla_attention = mla_attention,
-    .embedding = embedding,
-    .take_rows = take_rows,
     .add = add,
-    .rms_norm = rms_norm,
     .attn_res = attn_res,
+    .embedding = embedding,
     .finite_rows = finite_rows,
+    .finite_states = finite_states,
+    .gated_activation = gated_activation,
+    .gated_head_norm = gated_head_norm,
+    .grouped_experts = grouped_experts,
+    .kda = kda,
+    .kda_gate = kda_gate,
+    .linear = linear,
+    .mla_attention = mla_attention,
+    .mla_write = mla_write,
+    .multiply_registers = multiply_registers,
+    .read_all = read_all,
+    .rms_norm = rms_norm,
     .route = route,
     .short_conv = short_conv,
-    .kda_gate = kda_gate,
-    .kda = kda,
-    .gated_head_norm = gated_head_norm,
-    .finite_states = finite_states,
-    .read_all = read_all,
-    .multiply_add = multiply_add,
+    .take_rows = take_rows,
 };
 
 }  // namespace milepost::MILEPOST_TARGET
