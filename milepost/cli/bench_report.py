@@ -60,6 +60,7 @@ def bench_report(found: BenchResult) -> Report:
         sections=(_speeds(found.speeds), *map(_profile, found.profiles)),
         notes=found.notes,
         derivations=(),
+        brand="bench",
     )
 
 

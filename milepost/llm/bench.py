@@ -82,6 +82,8 @@ def planned_workloads(
 
 def _prefill(tokens: int, config: ResolvedConfig, layout: Layout) -> Workload:
     """A prompt, in chunks of the engine's token budget."""
+    # First: a prompt that is far too long has more chunks than memory holds.
+    _check_fit(f"a prompt of {tokens:,} tokens", 1, tokens, config, layout)
     budget = config.max_num_batched_tokens
     chunks = [(start, min(budget, tokens - start)) for start in range(0, tokens, budget)]
     steps = tuple(
@@ -92,7 +94,6 @@ def _prefill(tokens: int, config: ResolvedConfig, layout: Layout) -> Workload:
         )
         for start, length in chunks
     )
-    _check_fit(f"a prompt of {tokens:,} tokens", 1, tokens, config, layout)
     return Workload(what=f"prefill {tokens:,}", steps=steps, tokens=tokens)
 
 

@@ -102,6 +102,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         sections: from top to bottom.
         notes: what a reader must know: assumptions, limits, what is not modelled.
         derivations: of every number, for ``--explain`` and the page.
+        brand: the command, in the page's corner.
     """
 
     title: str
@@ -109,3 +110,4 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     sections: tuple[Section, ...]
     notes: tuple[str, ...]
     derivations: tuple[Derivation, ...]
+    brand: str = "plan"

@@ -23,6 +23,11 @@ SMALL = MlaDims(heads=3, lora=20, rope=6, nope=10, v=14)
 # The absorbed form pays up to lora * (nope + v) / (2 lora + rope - nope - rope - v) tokens: 10 here.
 EXPANDS_SOON = MlaDims(heads=2, lora=32, rope=4, nope=8, v=8)
 MANY_HEADS = MlaDims(heads=37, lora=48, rope=16, nope=33, v=40)
+# Rows of whole vectors, which are read where they lie, and heads that fill blocks of queries, or not.
+WHOLE = [
+    MlaDims(heads=heads, lora=32 * width, rope=16, nope=24, v=20)
+    for heads, width in ((1, 1), (4, 2), (5, 3), (8, 6), (11, 2), (16, 5), (21, 4), (32, 7))
+]
 
 
 @pytest.fixture(autouse=True)
@@ -54,6 +59,14 @@ def test_one_row_of_any_length_from_any_start(length: int, start: int) -> None:
 def test_mixed_rows(dims: MlaDims, block_size: int, cache: torch.dtype) -> None:
     lengths, starts = [1, 30, 1, 2, 90, 1, 1], [0, 5, 200, 63, 0, 64, 127]
     check_against_reference(Case.random(lengths, starts, dims, block_size, cache=cache))
+
+
+@pytest.mark.parametrize("dims", WHOLE, ids=lambda dims: f"{dims.heads}x{dims.lora}")
+@pytest.mark.parametrize("cache", [torch.float32, torch.bfloat16], ids=str)
+def test_rows_of_whole_vectors(dims: MlaDims, cache: torch.dtype) -> None:
+    """Tiles of keys that are full, cut and of one key; blocks that are not full; rows of few tokens."""
+    lengths, starts = [1, 2, 1, 3, 1, 1], [300, 127, 0, 30, 31, 64]
+    check_against_reference(Case.random(lengths, starts, dims, 16, cache=cache))
 
 
 @pytest.mark.parametrize("lengths", [[1, 1, 1], [40, 25]], ids=["decodes", "prefills"])
@@ -115,10 +128,15 @@ def test_one_shot_equals_split() -> None:
         assert_near(torch.cat([half.attend() for half in halves]), want, 1e-5)
 
 
+@pytest.mark.parametrize("dims", [SMALL, *WHOLE[1:6]], ids=lambda dims: f"{dims.heads}x{dims.lora}")
+@pytest.mark.parametrize("cache", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("target", TARGETS)
-def test_a_token_is_the_same_in_any_company(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_token_is_the_same_in_any_company(
+    target: str, cache: torch.dtype, dims: MlaDims, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Bit for bit: alone, in a batch, on more threads, and however much is taken at a time."""
-    case = Case.random([1, 7, 60, 1, 1100, 3, 1], [900, 300, 40, 0, 70, 130, 64], SMALL, 16)
+    long = 1100 if dims is SMALL else 90
+    case = Case.random([1, 7, 60, 1, long, 3, 1], [900, 300, 40, 0, 70, 130, 64], dims, 16, cache=cache)
     with using(target, 1):
         want = case.attend()
         alone = [case.part(row).attend() for row in range(case.rows.num_rows)]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from milepost.errors import CheckpointError, ConfigError, RequestError
-from milepost.llm import LLM
+from milepost.llm import LLM, loading
 from milepost.types import SamplingParams
 from tests.llm.checkpoints import ENGINE, copied, truncate_a_shard
 
@@ -164,11 +164,14 @@ def test_on_the_aligned_layout_a_block_s_unit_is_the_grown_block_s(quiet_k3: Pat
 
 @pytest.mark.parametrize("options", [{"snapshot_policy": "adaptve"}, {"eviction": "lfu"}])
 def test_a_wrong_policy_is_found_before_the_weights_are_read(
-    quiet_k3: Path, tmp_path: Path, options: Any
+    quiet_k3: Path, monkeypatch: pytest.MonkeyPatch, options: Any
 ) -> None:
-    torn = copied(quiet_k3, tmp_path / "torn", truncate_a_shard)
+    def load(*_: object, **__: object) -> None:
+        raise AssertionError("weights are read")
+
+    monkeypatch.setattr(loading, "load_runner", load)
     with pytest.raises(ConfigError, match=next(iter(options.values()))):
-        LLM(torn, **ENGINE, **options)
+        LLM(quiet_k3, **ENGINE, **options)
 
 
 def test_what_the_arena_gave_up_comes_back_from_the_host(quiet_k3: Path, cold: LLM) -> None:

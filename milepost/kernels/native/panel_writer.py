@@ -9,6 +9,7 @@ from milepost.kernels.matrix import MatrixFormat
 from milepost.kernels.mxfp4 import GROUP
 from milepost.kernels.native import native
 from milepost.kernels.native.packed import PackedMatrix, packed_matrix
+from milepost.kernels.native.weight_memory import weight_memory
 
 __all__ = ["PanelWriter"]
 
@@ -36,7 +37,7 @@ class PanelWriter:
         panels = -(-outputs // native.PANEL)
         packed = form is MatrixFormat.MXFP4
         inner = (inputs // GROUP, native.GROUP_BYTES) if packed else (inputs, native.PANEL)
-        data = torch.empty(batch, panels, *inner, dtype=dtype, device=device)
+        data = weight_memory(batch, panels, *inner, dtype=dtype, device=device)
         scales = None
         if form is MatrixFormat.INT8:
             scales = torch.empty(batch, panels, native.PANEL, device=device)

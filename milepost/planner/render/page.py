@@ -52,9 +52,9 @@ def to_html(report: Report, *, command: str = "") -> str:
     sections = [_section(place, section, places) for place, section in enumerate(report.sections)]
     return page_html(
         Page(
-            brand="plan",
+            brand=report.brand,
             title=report.title,
-            lead=_LEAD,
+            lead=_LEAD if report.derivations else "",
             tiles_html=tiles_html((name, value, "") for name, value in report.headline),
             body_html="\n".join([*sections, notes_html(report.notes, command), _numbers(report)]),
             data={"plots": {f"p{place}": plot_data(plot) for place, plot in enumerate(plots)}},

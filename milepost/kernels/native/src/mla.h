@@ -19,7 +19,7 @@ struct MlaWriteArgs {
     const Rows* rows;
 };
 
-// Cached rows are attended with queries side by side: so many at a time, in the lanes of vectors.
+// Queries that meet cached rows together: so many at a time.
 constexpr int64_t kQueryLanes = 32;
 
 // A short row's context is cut into parts, so many at most.

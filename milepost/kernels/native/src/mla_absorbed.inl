@@ -3,7 +3,7 @@
 // A context is cut into parts that threads take one by one; their softmaxes are put together in order. Where the cuts
 // lie is decided by the row's own length and position, so a token's result doesn't depend on threads or other rows.
 #include "linear.inl"
-#include "mla_tiles.inl"
+#include "mla_part.inl"
 
 namespace milepost::MILEPOST_TARGET::mla {
 
@@ -20,6 +20,7 @@ struct Group {
     int64_t parts;
     int64_t part_keys;  // cached rows of a part
     int64_t first_part;  // its place in the scratch
+    bool small_blocks;   // decided by all pairs of the row
 };
 
 // Tokens begin .. end - 1 of the step, all of short rows.
@@ -51,7 +52,8 @@ private:
         const int64_t* tokens = args_.rows->cu_seqlens;
         const int64_t first = most(tokens[row], begin_), last = least(tokens[row + 1], end_);
         const int64_t context = args_.rows->starts[row] + tokens[row + 1] - tokens[row];
-        const int64_t row_groups = rounded_up((tokens[row + 1] - tokens[row]) * dims_.heads, kQueryLanes) / kQueryLanes;
+        const int64_t row_pairs = (tokens[row + 1] - tokens[row]) * dims_.heads;
+        const int64_t row_groups = rounded_up(row_pairs, kQueryLanes) / kQueryLanes;
         const int64_t parts = least((context + kLeastPart - 1) / kLeastPart, most(1, kMostParts / row_groups));
         const int64_t part_keys = rounded_up((context + parts - 1) / parts, kKeys);
         const int64_t before = args_.rows->starts[row] - (tokens[row] - begin_);  // position of token 0 of the pass
@@ -59,8 +61,9 @@ private:
         for (int64_t pair = (first - begin_) * dims_.heads; pair < pairs; pair += kQueryLanes) {
             const int64_t count = least(kQueryLanes, pairs - pair);
             if (num_groups_ == kMostGroups || num_parts_ + parts > args_.num_parts) attend();
-            groups_[num_groups_++] = Group{row,   pair,      count,     before + pair / dims_.heads,
-                                           before + (pair + count - 1) / dims_.heads, parts, part_keys, num_parts_};
+            const int64_t position = before + pair / dims_.heads, last_position = before + (pair + count - 1) / dims_.heads;
+            groups_[num_groups_++] = Group{row, pair, count, position, last_position,
+                                           parts, part_keys, num_parts_, in_small_blocks(row_pairs)};
             num_parts_ += parts;
         }
     }
@@ -98,60 +101,20 @@ private:
             return;
         }
         const CachedRows cached(*args_.kv, group.row, args_.layer, dims_.lora);
-        const int64_t depth = args_.kv->row_dim;
-        Pieces memory{scratch(kQueryLanes * depth + kKeys * (kQueryLanes + cached.stride()) + 4 * kPadding)};
-        float* queries = memory.take(kQueryLanes * depth);
-        float* scores = memory.take(kKeys * kQueryLanes);
-        float* copies = memory.take(kKeys * cached.stride());
-        const int64_t lanes = rounded_up(group.count, kWidth);
-        turn_queries(group, lanes, queries);
-        const char* places[2][kKeys];
-        cached.find(begin, least(kKeys, end - begin), places[0]);
-        int tile = 0;
-        for (int64_t key = begin; key < end; key += kKeys, tile ^= 1) {
-            const int64_t count = least(kKeys, end - key), next = least(kKeys, most(0, end - key - kKeys));
-            cached.find(key + kKeys, next, places[tile ^ 1]);
-            const float* rows[kKeys];
-            cached.take(places[tile], count, copies, rows);
-            int64_t fetched = 0;
-            product(rows, count, depth, queries, lanes, scores, kQueryLanes, [&] {
-                for (const int64_t last = least(next, fetched + kRows); fetched < last; ++fetched) {
-                    fetch(places[tile ^ 1][fetched], depth * bytes_of(args_.kv->type));
-                }
-            });
-            if (key + count - 1 > group.position) hide_later(group, key, count, lanes, scores);
-            alignas(64) float shrink[kQueryLanes];
-            softmax.add(scores, count, lanes, key == begin, shrink);
-            mix(scores, group.count, rows, count, rounded_up(dims_.lora, kWidth), key == begin, shrink, sums, stride_);
+        Query queries[kQueryLanes];
+        for (int64_t i = 0; i < group.count; ++i) queries[i] = query_of(group, i);
+        if (group.small_blocks) {
+            Part<kLeastPairs>(dims_, cached, queries, group.count).run(begin, end, sums, stride_, softmax);
+        } else {
+            Part<kMostPairs>(dims_, cached, queries, group.count).run(begin, end, sums, stride_, softmax);
         }
     }
 
-    // Scaled queries in the space of cached rows as columns, [row_dim, kQueryLanes].
-    void turn_queries(const Group& group, int64_t lanes, float* queries) const {
-        const float scale = dims_.scale();
-        for (int64_t i = 0; i < lanes; ++i) {
-            if (i >= group.count) {
-                for (int64_t d = 0; d < args_.kv->row_dim; ++d) queries[d * kQueryLanes + i] = 0;
-                continue;
-            }
-            const int64_t pair = group.first + i;
-            const float* latent = args_.latent + pair * dims_.lora;
-            const float* rope = args_.q + (begin_ + pair / dims_.heads) * args_.q_stride +
-                                pair % dims_.heads * dims_.qk() + dims_.nope;
-            float* column = queries + i;
-            for (int64_t l = 0; l < dims_.lora; ++l, column += kQueryLanes) *column = latent[l] * scale;
-            for (int64_t r = 0; r < dims_.rope; ++r, column += kQueryLanes) *column = rope[r] * scale;
-        }
-    }
-
-    void hide_later(const Group& group, int64_t key, int64_t count, int64_t lanes, float* scores) const {
-        int32_t last_key[kQueryLanes];
-        const int64_t first_token = group.first / dims_.heads;
-        for (int64_t i = 0; i < kQueryLanes; ++i) {
-            const int64_t pair = group.first + least(i, group.count - 1);
-            last_key[i] = static_cast<int32_t>(group.position + pair / dims_.heads - first_token - key);
-        }
-        hide(scores, count, lanes, last_key);
+    Query query_of(const Group& group, int64_t i) const {
+        const int64_t pair = group.first + i, token = pair / dims_.heads;
+        return Query{args_.latent + pair * dims_.lora,
+                     args_.q + (begin_ + token) * args_.q_stride + pair % dims_.heads * dims_.qk() + dims_.nope,
+                     group.position + token - group.first / dims_.heads};
     }
 
     // The weighted means over all parts of the context of a group's queries.
@@ -164,7 +127,7 @@ private:
             for (int64_t l = 0; l < dims_.lora; l += kWidth) {
                 VecF mean = {};
                 for (int64_t p = 0; p < parts; ++p) mean += load(sums[p] + l) * weights[p];
-                for (int64_t at = 0; at < least(kWidth, dims_.lora - l); ++at) mixed[l + at] = mean[at];
+                store_first(mixed + l, mean, dims_.lora - l);
             }
         }
     }

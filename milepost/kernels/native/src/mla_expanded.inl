@@ -102,7 +102,7 @@ private:
         const char* places[kKeys];
         const float* rows[kKeys];
         cached_.find(key, count, places);
-        cached_.take(places, count, copies_, rows);
+        cached_.take(places, count, kKeys, copies_, rows);
         product(rows, count, dims_.lora, k_b_, rounded_up(dims_.nope, kWidth), keys_, key_stride_);
         for (int64_t t = 0; t < kKeys; ++t) {
             for (int64_t r = 0; r < dims_.rope; ++r) keys_[t * key_stride_ + dims_.nope + r] = rows[t][dims_.lora + r];

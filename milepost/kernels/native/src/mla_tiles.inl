@@ -87,11 +87,9 @@ static inline void product_strip(const float* const* a, int64_t first, int64_t l
 }
 
 // c[r] = sum over k of a[r][k] b[k]. b is in panels of 32 columns, [columns / 32, depth, 32]; columns are a multiple
-// of kWidth. Rows are computed up to a multiple of kRows: a has that many, c has room for them. between() is called
-// after each step, where the caller may let memory be fetched.
-template <class Between>
+// of kWidth. Rows are computed up to a multiple of kRows: a has that many, c has room for them.
 static void product(const float* const* a, int64_t rows, int64_t depth, const float* b, int64_t columns, float* c,
-                    int64_t c_stride, Between&& between) {
+                    int64_t c_stride) {
     const int64_t cuts = (depth + kDepth - 1) / kDepth, size = cuts > 0 ? (depth + cuts - 1) / cuts : 0;
     for (int64_t first = 0; first < columns; first += kPanel, b += depth * kPanel) {
         const int64_t width = least(kPanel, columns - first);
@@ -104,15 +102,9 @@ static void product(const float* const* a, int64_t rows, int64_t depth, const fl
                     product_strip<2>(a + r, k, last, b + at, k > 0, target + at, c_stride);
                 }
                 if (at < width) product_strip<1>(a + r, k, last, b + at, k > 0, target + at, c_stride);
-                between();
             }
         }
     }
-}
-
-static void product(const float* const* a, int64_t rows, int64_t depth, const float* b, int64_t columns, float* c,
-                    int64_t c_stride) {
-    product(a, rows, depth, b, columns, c, c_stride, [] {});
 }
 
 // Scores [keys, kQueryLanes] of keys after a lane's last one become kHidden.
@@ -223,20 +215,23 @@ struct CachedRows {
         }
     }
 
-    // Points `rows` at what was found as float32, and at the last one again up to kKeys: at the cache itself, or at
-    // copies [kKeys, stride()] of bf16 rows and of those whose latents are no whole vectors.
-    void take(const char* const* places, int64_t count, float* copies, const float** rows) const {
+    // Whether rows can be read as whole vectors where they lie, and so their latents.
+    bool whole() const { return lora % kWidth == 0 && kv.row_dim % kWidth == 0; }
+
+    // Points `rows` at what was found as float32, and at the last one again up to `most`: at the cache itself, or at
+    // copies [count, stride()] of bf16 rows and of those that are no whole vectors, zeros behind them.
+    void take(const char* const* places, int64_t count, int64_t most, float* copies, const float** rows) const {
         for (int64_t t = 0; t < count; ++t) {
             float* copy = copies + t * stride();
             rows[t] = kv.type == Float::bf16 ? as_floats(reinterpret_cast<const uint16_t*>(places[t]), copy)
                                              : as_floats(reinterpret_cast<const float*>(places[t]), copy);
         }
-        for (int64_t t = count; t < kKeys; ++t) rows[t] = rows[count - 1];
+        for (int64_t t = count; t < most; ++t) rows[t] = rows[count - 1];
     }
 
 private:
     const float* as_floats(const float* row, float* copy) const {
-        return lora % kWidth == 0 ? row : copied(row, copy);
+        return whole() ? row : copied(row, copy);
     }
 
     const float* as_floats(const uint16_t* row, float* copy) const { return copied(row, copy); }
@@ -246,6 +241,7 @@ private:
         int64_t d = 0;
         for (; d + kWidth <= kv.row_dim; d += kWidth) store(copy + d, load(row + d));
         for (; d < kv.row_dim; ++d) copy[d] = widen(row[d]);
+        for (; d < stride(); ++d) copy[d] = 0;
         return copy;
     }
 };

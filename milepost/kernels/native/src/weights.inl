@@ -44,8 +44,10 @@ struct PlainWeights {
 
     template <int Panels>
     void fetch_ahead(int64_t k) const {
+        // Behind a panel's last input come those that are read after these `Panels`, not the one that is read beside it.
+        const int64_t skipped = bytes(k) + kAhead < bytes(inputs) ? 0 : (Panels - 1) * bytes(inputs);
         for (int64_t p = 0; p < Panels; ++p) {
-            const char* line = reinterpret_cast<const char*>(at + (p * inputs + k) * kPanel) + kAhead;
+            const char* line = reinterpret_cast<const char*>(at + (p * inputs + k) * kPanel) + kAhead + skipped;
             for (int64_t byte = 0; byte < int64_t{sizeof(Number)} * kPanel; byte += 64) __builtin_prefetch(line + byte);
         }
     }
