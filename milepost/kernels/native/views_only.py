@@ -31,7 +31,8 @@ class ViewsOnly(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's 
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        # Skipping it begins with loading it, which takes a second of every start. Nothing is compiled here.
+        # Else torch loads its compiler at the first call, to be told that there is nothing to compile:
+        # more than a second, when the first tape is recorded.
         return False
 
     def __torch_dispatch__(
