@@ -63,7 +63,7 @@ def test_products(
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("make", FORMATS)
-@pytest.mark.parametrize(("tokens", "batch", "out", "inputs"), SHAPES)
+@pytest.mark.parametrize(("tokens", "batch", "out", "inputs"), SHAPES[2:5])
 def test_products_added_to_something(
     target: str, make: Callable[..., Matrix], tokens: int, batch: int, out: int, inputs: int
 ) -> None:

@@ -40,8 +40,10 @@ def test_rms_norm_epsilon_counts() -> None:
         assert torch.allclose(rms_norm(x, torch.ones(4), 1e-5), torch.full((1, 4), by_hand))
 
 
-@pytest.mark.parametrize(("tokens", "dim"), SIZES)
-@pytest.mark.parametrize("num_banks", [0, 1, 8, 20])
+@pytest.mark.parametrize(
+    ("tokens", "dim", "num_banks"),
+    [(1, 1, 0), (4, 33, 1), (2, 64, 8), (3, 100, 20), (4, 257, 63), (600, 160, 8)],
+)
 def test_attn_res(tokens: int, dim: int, num_banks: int) -> None:
     *banks, running = [torch.randn(tokens, dim) * (1 + 3 * bank) for bank in range(num_banks + 1)]
     site, weight = torch.randn(dim) * 2, torch.randn(dim)

@@ -34,11 +34,9 @@ static void not_finite(bool* finite) { __atomic_store_n(finite, false, __ATOMIC_
 
 static void finite_rows(const FiniteRowsArgs& args) {
     std::memset(args.finite, true, static_cast<size_t>(args.rows ? args.rows->num_rows : args.tokens));
-    parallel_for(args.tokens, rows_for_a_thread(args.dim), [&](int64_t begin, int64_t end) {
-        for (int64_t t = begin; t < end; ++t) {
-            if (all_finite(args.type, args.x, t * args.x_stride, args.dim)) continue;
-            not_finite(args.finite + (args.rows ? args.rows->row_of(t) : t));
-        }
+    for_each(args.tokens, rows_for_a_thread(args.dim), [&](int64_t t) {
+        if (all_finite(args.type, args.x, t * args.x_stride, args.dim)) return;
+        not_finite(args.finite + (args.rows ? args.rows->row_of(t) : t));
     });
 }
 
@@ -50,19 +48,17 @@ static bool finite_layer(const FiniteStatesArgs& args, const int64_t* pages, int
     }
     for (int64_t done = 0; done < args.window_size; done += width) {
         const int64_t left = args.window_size - done, tile = states.tile(pages, args.conv_tiles[layer] + done / width);
-        if (!all_finite(states.conv_type, states.conv, tile * width, left < width ? left : width)) return false;
+        if (!all_finite(states.conv_type, states.conv, tile * width, least(left, width))) return false;
     }
     return true;
 }
 
 static void finite_states(const FiniteStatesArgs& args) {
     std::memset(args.finite, true, static_cast<size_t>(args.num_states));
-    parallel_for(args.num_states * args.layers, 1, [&](int64_t begin, int64_t end) {
-        for (int64_t item = begin; item < end; ++item) {
-            const int64_t state = item / args.layers;
-            const int64_t* pages = args.states->table + state * args.states->pages;
-            if (!finite_layer(args, pages, item % args.layers)) not_finite(args.finite + state);
-        }
+    for_each(args.num_states * args.layers, 1, [&](int64_t item) {
+        const int64_t state = item / args.layers;
+        const int64_t* pages = args.states->table + state * args.states->pages;
+        if (!finite_layer(args, pages, item % args.layers)) not_finite(args.finite + state);
     });
 }
 

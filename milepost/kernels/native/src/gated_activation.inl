@@ -38,14 +38,11 @@ static inline void activate_row(const float* gate, const float* up, float* y, in
 static void gated_activation(const GatedActivationArgs& args) {
     constexpr int64_t kBlock = 512;  // elements of a row; a multiple of every width, so a block's place changes nothing
     constexpr int64_t kGrain = 4;    // blocks that pay for a thread
-    const int64_t blocks = (args.dim + kBlock - 1) / kBlock;
-    parallel_for(args.rows * blocks, kGrain, [&](int64_t begin, int64_t end) {
-        for (int64_t at = begin; at < end; ++at) {
-            const int64_t row = at / blocks, first = at % blocks * kBlock;
-            const int64_t left = args.dim - first;
-            activate_row(args.gate + row * args.gate_stride + first, args.up + row * args.up_stride + first,
-                         args.y + row * args.y_stride + first, left < kBlock ? left : kBlock, args.activation);
-        }
+    const int64_t blocks = pieces(args.dim, kBlock);
+    for_each(args.rows * blocks, kGrain, [&](int64_t item) {
+        const int64_t row = item / blocks, first = item % blocks * kBlock;
+        activate_row(args.gate + row * args.gate_stride + first, args.up + row * args.up_stride + first,
+                     args.y + row * args.y_stride + first, least(kBlock, args.dim - first), args.activation);
     });
 }
 

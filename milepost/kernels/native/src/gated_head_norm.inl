@@ -26,9 +26,8 @@ static void norm_head(const GatedHeadNormArgs& args, int64_t token, int64_t head
 }
 
 static void gated_head_norm(const GatedHeadNormArgs& args) {
-    parallel_for(args.tokens * args.heads, kLeastNormed / args.dim + 1, [&](int64_t begin, int64_t end) {
-        for (int64_t item = begin; item < end; ++item) norm_head(args, item / args.heads, item % args.heads);
-    });
+    for_each(args.tokens * args.heads, kLeastNormed / args.dim + 1,
+             [&](int64_t item) { norm_head(args, item / args.heads, item % args.heads); });
 }
 
 }  // namespace milepost::MILEPOST_TARGET

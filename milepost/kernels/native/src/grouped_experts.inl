@@ -40,7 +40,7 @@ static int64_t sort_choices(const GroupedExpertsArgs& args) {
 static int64_t cut_blocks(const GroupedExpertsArgs& args) {
     int64_t blocks = 0, begin = 0;
     for (int64_t e = 0; e < args.w1->batch; ++e) {
-        const int64_t rows = args.ends[e] - begin, parts = (rows + kBlockRows - 1) / kBlockRows;
+        const int64_t rows = args.ends[e] - begin, parts = pieces(rows, kBlockRows);
         for (int64_t part = 0; part < parts; ++part) args.blocks[blocks++] = begin + rows * part / parts;
         begin = args.ends[e];
     }
@@ -61,7 +61,7 @@ static void hidden_block(const GroupedExpertsArgs& args, int64_t begin, int64_t 
     }
     panels_product(*args.w1, expert, panel, count, x, gate, rows, false);
     panels_product(*args.w3, expert, panel, count, x, up, rows, false);
-    const int64_t left = args.w1->outputs - panel * kPanel, outputs = left < count * kPanel ? left : count * kPanel;
+    const int64_t outputs = least(count * kPanel, args.w1->outputs - panel * kPanel);
     for (int64_t r = 0; r < rows; ++r) {
         activate_row(gate[r], up[r], gate[r], outputs, args.activation);
         const float weight = args.weights[args.order[begin + r]];
@@ -83,7 +83,7 @@ static int64_t place_of_token(const GroupedExpertsArgs& args, int64_t begin, int
 static void output_block(const GroupedExpertsArgs& args, int64_t first, int64_t last, int64_t panel, int64_t count) {
     const float* x[kBlockRows];
     float* y[kBlockRows];
-    const int64_t left = args.w2->outputs - panel * kPanel, outputs = left < count * kPanel ? left : count * kPanel;
+    const int64_t outputs = least(count * kPanel, args.w2->outputs - panel * kPanel);
     float* const out = args.out + panel * kPanel;
     for (int64_t t = first; t < last; ++t) std::memset(out + t * args.out_stride, 0, outputs * sizeof(float));
     int64_t begin = 0;
@@ -92,7 +92,7 @@ static void output_block(const GroupedExpertsArgs& args, int64_t first, int64_t 
         int64_t at = place_of_token(args, begin, args.ends[expert], first);
         const int64_t end = place_of_token(args, at, args.ends[expert], last);
         while (at < end) {
-            const int64_t rows = end - at < kBlockRows ? end - at : kBlockRows;
+            const int64_t rows = least(end - at, kBlockRows);
             for (int64_t r = 0; r < rows; ++r) {
                 x[r] = args.hidden + (at + r) * args.hidden_stride();
                 y[r] = out + token_of(args, at + r) * args.out_stride;
@@ -117,7 +117,7 @@ struct OutputCut {
         }
     }
 
-    int64_t items(int64_t panels) const { return splits * ((panels + count - 1) / count); }
+    int64_t items(int64_t panels) const { return splits * pieces(panels, count); }
 };
 
 // A token that names an expert that isn't there fails, alone and visibly.
@@ -131,12 +131,12 @@ static void spoil_lost_tokens(const GroupedExpertsArgs& args) {
 
 static void all_hidden(const GroupedExpertsArgs& args, int64_t blocks, int64_t placed) {
     const int64_t panels = args.w1->panels(), count = panels_of_item(blocks, panels);
-    const int64_t groups = (panels + count - 1) / count, items = blocks * groups;
+    const int64_t groups = pieces(panels, count), items = blocks * groups;
     const int64_t work = 2 * placed * args.w1->inputs * panels * kPanel / (items + 1);
     for_each_item(items, work, [&](int64_t at) {
         const int64_t block = at / groups, panel = at % groups * count;
         const int64_t end = block + 1 < blocks ? args.blocks[block + 1] : placed;
-        hidden_block(args, args.blocks[block], end, panel, panels - panel < count ? panels - panel : count);
+        hidden_block(args, args.blocks[block], end, panel, least(count, panels - panel));
     });
 }
 
@@ -148,7 +148,7 @@ static void all_outputs(const GroupedExpertsArgs& args, int64_t blocks, int64_t 
     for_each_item(items, work, [&](int64_t at) {
         const int64_t split = at / groups, panel = at % groups * cut.count;
         output_block(args, args.tokens * split / cut.splits, args.tokens * (split + 1) / cut.splits, panel,
-                     panels - panel < cut.count ? panels - panel : cut.count);
+                     least(cut.count, panels - panel));
     });
 }
 

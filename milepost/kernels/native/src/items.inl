@@ -1,8 +1,6 @@
 // How products of few rows and many are cut into items for the threads.
 #pragma once
 
-#include <type_traits>
-
 #include "panels.inl"
 #include "threads.h"
 
@@ -13,7 +11,7 @@ constexpr int64_t kMostPanels = 8;  // of one item: enough of them share what it
 // Panels of an item, so that there are enough items for the threads to balance.
 static int64_t panels_of_item(int64_t blocks, int64_t panels) {
     int64_t count = kMostPanels;
-    while (count > 1 && blocks * ((panels + count - 1) / count) < 4 * num_threads()) count /= 2;
+    while (count > 1 && blocks * pieces(panels, count) < 4 * num_threads()) count /= 2;
     return count;
 }
 
@@ -22,13 +20,11 @@ static int64_t panels_of_item(int64_t blocks, int64_t panels) {
 template <class Body>
 static void for_each_item(int64_t items, int64_t work, Body&& body) {
     constexpr int64_t kChunkWork = 1 << 18, kLeastWork = 1 << 15;
-    const int64_t even = (items + 4 * num_threads() - 1) / (4 * num_threads());
+    const int64_t even = pieces(items, 4 * num_threads());
     const int64_t fit = kChunkWork / (work + 1) + 1;
-    const int64_t grain = items * work < kLeastWork ? items : fit < even ? fit : even;
-    auto call = [](void* context, int64_t begin, int64_t end) {
-        for (int64_t at = begin; at < end; ++at) (*static_cast<std::remove_reference_t<Body>*>(context))(at);
-    };
-    run_chunks(items, grain, call, &body);
+    run_chunks(items, items * work < kLeastWork ? items : least(fit, even), [&](int64_t begin, int64_t end) {
+        for (int64_t item = begin; item < end; ++item) body(item);
+    });
 }
 
 }  // namespace milepost::MILEPOST_TARGET

@@ -23,8 +23,7 @@ static void kda(const KdaArgs& args) {
     const int64_t items = rows.num_rows * args.heads;
     if (steps) return parallel_for(items, kLeastStateFloats / matrix + 1, body);
     // Head by head: the heads of one long row among short ones must not end up with one thread.
-    auto call = [](void* context, int64_t begin, int64_t end) { (*static_cast<decltype(body)*>(context))(begin, end); };
-    run_chunks(items, 1, call, &body);
+    run_chunks(items, 1, body);
 }
 
 }  // namespace milepost::MILEPOST_TARGET

@@ -57,7 +57,7 @@ struct ChunkWork {
 };
 
 static ChunkWork chunk_work(int64_t dim) {
-    const int64_t width = (dim + kWidth - 1) / kWidth * kWidth, strips = (dim + kStrip - 1) / kStrip;
+    const int64_t width = rounded_up(dim, kWidth), strips = pieces(dim, kStrip);
     const int64_t state = strips * width * kStrip;
     float* memory = scratch(state + (3 * kChunk + 3) * width);
     ChunkWork w;
@@ -83,8 +83,7 @@ static inline void add_products(VecF (&sums)[Rows][2], const float* a, int64_t r
     }
 }
 
-// Sums of q^2, k^2 and q k of each token into w.norms: what its query and key are to be multiplied by, and the product of
-// both after that.
+// What each token's query and key are to be multiplied by, and the product of both after that.
 static void norm_tokens(ChunkWork& w, const KdaArgs& args, int64_t head, int64_t token, int64_t count) {
     VecF squares[3][kChunk] = {};
     for (int64_t i = 0; i < count; ++i) {
@@ -176,7 +175,7 @@ static void read_strip(const ChunkWork& w, const float* state, int64_t count, fl
 // The corrections of one strip's columns; v is the first token's first element of them, `columns` of which exist.
 static void correct_strip(const ChunkWork& w, const float* v, int64_t v_stride, int64_t columns, int64_t count,
                           const float (*read)[kStrip], float (*c)[kStrip]) {
-    const int64_t right = columns > kWidth ? columns - kWidth : 0;
+    const int64_t right = most(0, columns - kWidth);
     for (int64_t i = 0; i < count; ++i, v += v_stride) {
         const float* overlap = w.overlap(i);
         VecF x = load_first(v, columns) - load(read[i]);
@@ -222,7 +221,7 @@ static void advance_chunk(ChunkWork& w, const KdaArgs& args, int64_t head, int64
     float read[2 * kChunk][kStrip], c[kChunk][kStrip];
     for (int64_t strip = 0; strip < w.strips; ++strip) {
         float* state = w.state + strip * w.width * kStrip;
-        const int64_t first = strip * kStrip, columns = w.dim - first < kStrip ? w.dim - first : kStrip;
+        const int64_t first = strip * kStrip, columns = least(kStrip, w.dim - first);
         read_strip(w, state, count, read);
         correct_strip(w, args.v + token * args.v_stride + head * w.dim + first, args.v_stride, columns, count, read, c);
         write_strip(w, columns, count, read, c, args.o + (token * args.heads + head) * w.dim + first, args.heads * w.dim);
@@ -235,7 +234,7 @@ template <bool Store>
 static void move_rows(ChunkWork& w, const States& states, const int64_t* pages, int64_t first, int64_t n) {
     float* columns = w.state + n / kStrip * w.width * kStrip + n % kStrip;
     float* rows[kWidth];
-    const int64_t count = w.dim - n < kWidth ? w.dim - n : kWidth;
+    const int64_t count = least(kWidth, w.dim - n);
     for (int64_t r = 0; r < count; ++r) rows[r] = matrix_row(states, pages, first, n + r);
     for (int64_t k = 0; k < w.width; k += kWidth) {
         VecF block[kWidth] = {};
@@ -271,8 +270,7 @@ static void chunk_row(const KdaArgs& args, int64_t row, int64_t head) {
     else std::memset(w.state, 0, static_cast<size_t>(w.strips * w.width * kStrip) * sizeof(float));
     int64_t left = snapshot_behind(states, begin);
     for (int64_t token = begin; token < end;) {
-        int64_t to = token + kChunk - (start + token - begin) % kChunk;
-        if (to > end) to = end;
+        int64_t to = least(end, token + kChunk - (start + token - begin) % kChunk);
         const bool leaves = left < states.num_snapshots && states.snapshot_ends[left] <= to;
         if (leaves) to = states.snapshot_ends[left];
         advance_chunk(w, args, head, token, to - token);

@@ -46,12 +46,10 @@ static void gate_betas(const KdaGateArgs& args, int64_t token) {
 }
 
 static void kda_gate(const KdaGateArgs& args) {
-    parallel_for(args.tokens * args.heads, kLeastGates / args.dim + 1, [&](int64_t begin, int64_t end) {
-        for (int64_t item = begin; item < end; ++item) {
-            const int64_t token = item / args.heads, head = item % args.heads;
-            gate_head(args, token, head);
-            if (head == 0) gate_betas(args, token);
-        }
+    for_each(args.tokens * args.heads, kLeastGates / args.dim + 1, [&](int64_t item) {
+        const int64_t token = item / args.heads, head = item % args.heads;
+        gate_head(args, token, head);
+        if (head == 0) gate_betas(args, token);
     });
 }
 

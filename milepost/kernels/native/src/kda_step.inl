@@ -16,19 +16,22 @@ constexpr int kStepRows = kWidth >= 16 ? 8 : 4;  // what the registers hold
 // What all rows of a head need, padded with zeros to whole vectors.
 struct StepHead {
     int64_t dim;
-    int64_t vectors;
-    float* decay;        // exp(g)
-    float* k;            // normed
-    float* q;            // normed and scaled
-    float* decayed_k;    // decay * k
+    float* decay;      // exp(g)
+    float* k;          // normed
+    float* q;          // normed and scaled
+    float* decayed_k;  // decay * k
     float beta;
 };
 
 static StepHead step_head(const KdaArgs& args, int64_t head, int64_t token) {
-    const int64_t dim = args.states->head_dim, vectors = (dim + kWidth - 1) / kWidth;
-    float* memory = scratch(4 * vectors * kWidth);
-    StepHead h{dim, vectors, memory, memory + vectors * kWidth, memory + 2 * vectors * kWidth,
-               memory + 3 * vectors * kWidth, args.beta[token * args.beta_stride + head]};
+    const int64_t dim = args.states->head_dim, width = rounded_up(dim, kWidth);
+    float* memory = scratch(4 * width);
+    const StepHead h{dim,
+                     memory,
+                     memory + width,
+                     memory + 2 * width,
+                     memory + 3 * width,
+                     args.beta[token * args.beta_stride + head]};
     const float* q = args.q + token * args.q_stride + head * dim;
     const float* k = args.k + token * args.k_stride + head * dim;
     const float* g = args.g + token * args.g_stride + head * dim;

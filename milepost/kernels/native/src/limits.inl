@@ -30,18 +30,16 @@ static void multiply_registers(const MultiplyRegistersArgs& args) {
     constexpr int kSums = kWidth == 16 ? 24 : 12;
     const int64_t items = 64;
     float sums[items] = {};
-    parallel_for(items, 1, [&](int64_t begin, int64_t end) {
-        for (int64_t item = begin; item < end; ++item) {
-            VecF total[kSums];
-            for (int s = 0; s < kSums; ++s) total[s] = splat(static_cast<float>(s));
-            const VecF a = splat(1.0f - 1e-9f * static_cast<float>(item)), b = splat(1e-9f);
-            for (int64_t round = 0; round < args.rounds; ++round) {
-                for (int s = 0; s < kSums; ++s) total[s] = total[s] * a + b;
-            }
-            VecF all{};
-            for (int s = 0; s < kSums; ++s) all += total[s];
-            sums[item] = sum(all);
+    for_each(items, 1, [&](int64_t item) {
+        VecF total[kSums];
+        for (int s = 0; s < kSums; ++s) total[s] = splat(static_cast<float>(s));
+        const VecF a = splat(1.0f - 1e-9f * static_cast<float>(item)), b = splat(1e-9f);
+        for (int64_t round = 0; round < args.rounds; ++round) {
+            for (int s = 0; s < kSums; ++s) total[s] = total[s] * a + b;
         }
+        VecF all{};
+        for (int s = 0; s < kSums; ++s) all += total[s];
+        sums[item] = sum(all);
     });
     *args.flops = items * args.rounds * kSums * kWidth * 2;
     *args.sum = sums[0] + sums[items - 1];

@@ -15,13 +15,13 @@ struct LinearCut {
     int64_t panel_blocks;
 
     LinearCut(int64_t batch, int64_t rows, int64_t panels)
-        : row_blocks((rows + kBlockRows - 1) / kBlockRows), panel_blocks((panels + kBlockPanels - 1) / kBlockPanels) {
+        : row_blocks(pieces(rows, kBlockRows)), panel_blocks(pieces(panels, kBlockPanels)) {
         const int64_t wanted = kTasksPerThread * num_threads();
-        const int64_t most_rows = (rows + kTileRows - 1) / kTileRows;
-        const int64_t most_panels = (panels + kPanelsAtOnce - 1) / kPanelsAtOnce;
+        const int64_t most_rows = pieces(rows, kTileRows);
+        const int64_t most_panels = pieces(panels, kPanelsAtOnce);
         while (batch * row_blocks * panel_blocks < wanted) {
-            if (panel_blocks < most_panels) panel_blocks = panel_blocks * 2 < most_panels ? panel_blocks * 2 : most_panels;
-            else if (row_blocks < most_rows) row_blocks = row_blocks * 2 < most_rows ? row_blocks * 2 : most_rows;
+            if (panel_blocks < most_panels) panel_blocks = least(2 * panel_blocks, most_panels);
+            else if (row_blocks < most_rows) row_blocks = least(2 * row_blocks, most_rows);
             else if (panel_blocks < panels) panel_blocks = panels;
             else break;
         }

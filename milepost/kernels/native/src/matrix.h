@@ -13,6 +13,8 @@
 
 #include <cstdint>
 
+#include "counts.h"
+
 namespace milepost {
 
 constexpr int64_t kPanel = 32;
@@ -29,7 +31,7 @@ struct Matrix {
     const void* data;
     const float* scales;  // int8 only
 
-    int64_t panels() const { return (outputs + kPanel - 1) / kPanel; }
+    int64_t panels() const { return pieces(outputs, kPanel); }
 
     int64_t panel_bytes() const {
         switch (format) {

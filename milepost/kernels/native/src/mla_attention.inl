@@ -16,7 +16,7 @@ static void mla_attention(const MlaAttentionArgs& args) {
         while (last < rows.num_rows && is_short(last)) ++last;
         for (int64_t begin = tokens[row]; begin < tokens[last]; begin += args.pass_tokens) {
             while (tokens[row + 1] <= begin) ++row;
-            mla::AbsorbedPass(args, begin, mla::least(begin + args.pass_tokens, tokens[last])).run(row);
+            mla::AbsorbedPass(args, begin, least(begin + args.pass_tokens, tokens[last])).run(row);
         }
         row = last;
     }

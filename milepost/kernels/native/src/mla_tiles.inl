@@ -25,10 +25,6 @@ constexpr int kRows = 4;
 constexpr int kMixRows = 4, kMixVectors = 3;
 #endif
 
-static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-static inline int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
-static inline int64_t rounded_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
-
 // Lets the second cache get ahead of what is read next.
 static inline void fetch(const char* from, int64_t bytes) {
     for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(from + at, 0, 2);

@@ -20,8 +20,7 @@ static void write_row(const MlaWriteArgs& args, int64_t token, Number* row) {
 static void mla_write(const MlaWriteArgs& args) {
     const Rows& rows = *args.rows;
     const Kv& kv = *args.kv;
-    constexpr int64_t kLeastElements = 1 << 14;
-    parallel_for(rows.num_tokens, kLeastElements / (kv.row_dim + 1) + 1, [&](int64_t begin, int64_t end) {
+    parallel_for(rows.num_tokens, rows_for_a_thread(kv.row_dim), [&](int64_t begin, int64_t end) {
         int64_t row = rows.row_of(begin);
         for (int64_t token = begin; token < end; ++token) {
             while (token >= rows.cu_seqlens[row + 1]) ++row;

@@ -40,10 +40,8 @@ static inline void norm_row(const float* x, const float* weight, int64_t dim, fl
 }
 
 static void rms_norm(const RmsNormArgs& args) {
-    parallel_for(args.rows, rows_for_a_thread(args.dim), [&](int64_t begin, int64_t end) {
-        for (int64_t row = begin; row < end; ++row) {
-            norm_row(args.x + row * args.x_stride, args.weight, args.dim, args.eps, args.out + row * args.dim);
-        }
+    for_each(args.rows, rows_for_a_thread(args.dim), [&](int64_t row) {
+        norm_row(args.x + row * args.x_stride, args.weight, args.dim, args.eps, args.out + row * args.dim);
     });
 }
 
@@ -73,14 +71,14 @@ static inline float source_score(const float* x, const float* site, int64_t dim,
 
 // In place: scores become shares. Entries behind the last, up to a whole vector, are written too.
 static inline void softmax(float* scores, int64_t count) {
-    float most = scores[0];
+    float top = scores[0];
     // A NaN score must win, not vanish: all shares are NaN then.
-    for (int64_t i = 1; i < count; ++i) most = scores[i] <= most ? most : scores[i];
-    const int64_t padded = (count + kWidth - 1) / kWidth * kWidth;
+    for (int64_t i = 1; i < count; ++i) top = scores[i] <= top ? top : scores[i];
+    const int64_t padded = rounded_up(count, kWidth);
     for (int64_t i = count; i < padded; ++i) scores[i] = -INFINITY;
     float whole = 0;
     for (int64_t i = 0; i < padded; i += kWidth) {
-        const VecF e = exp(load(scores + i) - most);
+        const VecF e = exp(load(scores + i) - top);
         store(scores + i, e);
         whole += sum(e);
     }
@@ -104,17 +102,15 @@ static inline void mix(const AttnResArgs& args, int64_t offset, const float* sha
 
 static void attn_res(const AttnResArgs& args) {
     const int64_t dim = args.dim;
-    parallel_for(args.tokens, rows_for_a_thread(dim * args.num_sources), [&](int64_t begin, int64_t end) {
-        for (int64_t t = begin; t < end; ++t) {
-            float shares[kMostSources] = {};
-            float* out = args.out + t * dim;
-            for (int64_t s = 0; s < args.num_sources; ++s) {
-                shares[s] = source_score(args.sources[s] + t * dim, args.site, dim, args.eps);
-            }
-            softmax(shares, args.num_sources);
-            mix(args, t * dim, shares, out);
-            norm_row(out, args.weight, dim, args.eps, out);
+    for_each(args.tokens, rows_for_a_thread(dim * args.num_sources), [&](int64_t t) {
+        float shares[kMostSources] = {};
+        float* out = args.out + t * dim;
+        for (int64_t s = 0; s < args.num_sources; ++s) {
+            shares[s] = source_score(args.sources[s] + t * dim, args.site, dim, args.eps);
         }
+        softmax(shares, args.num_sources);
+        mix(args, t * dim, shares, out);
+        norm_row(out, args.weight, dim, args.eps, out);
     });
 }
 

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "counts.h"
+#include "floats.h"
 #include "threads.h"
 
 namespace milepost {
@@ -12,25 +14,11 @@ namespace {
 
 constexpr int64_t kTogether = 16;  // inputs that are transposed at once: one line of the caches a row
 
-float widen(float x) { return x; }
-
-float widen(uint16_t x) {
-    const uint32_t bits = uint32_t{x} << 16;
-    float f;
-    std::memcpy(&f, &bits, sizeof f);
-    return f;
+template <class From, class To>
+void convert(From x, To* out) {
+    narrow(widen(x), out);
 }
 
-// The nearest even bfloat16; a NaN stays one.
-uint16_t narrow(float x) {
-    uint32_t bits;
-    std::memcpy(&bits, &x, sizeof bits);
-    return static_cast<uint16_t>(x != x ? (bits >> 16) | 0x40 : (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16);
-}
-
-void convert(float x, float* out) { *out = x; }
-void convert(uint16_t x, float* out) { *out = widen(x); }
-void convert(float x, uint16_t* out) { *out = narrow(x); }
 void convert(uint16_t x, uint16_t* out) { *out = x; }
 
 // Rows of one panel: outputs `lane` .. `lane + count` of it, from row `from` of the span on.
@@ -44,12 +32,10 @@ struct Lanes {
 template <class Body>
 void for_each_panel(const RowSpan& span, Body&& body) {
     const int64_t first = span.first / kPanel, last = (span.first + span.count - 1) / kPanel;
-    parallel_for(last - first + 1, 1, [&](int64_t begin, int64_t end) {
-        for (int64_t panel = first + begin; panel < first + end; ++panel) {
-            const int64_t start = panel * kPanel > span.first ? panel * kPanel : span.first;
-            const int64_t ends = span.first + span.count, stop = (panel + 1) * kPanel < ends ? (panel + 1) * kPanel : ends;
-            body(Lanes{panel, start - panel * kPanel, stop - start, start - span.first});
-        }
+    for_each(last - first + 1, 1, [&](int64_t at) {
+        const int64_t panel = first + at, start = most(panel * kPanel, span.first);
+        const int64_t stop = least((panel + 1) * kPanel, span.first + span.count);
+        body(Lanes{panel, start - panel * kPanel, stop - start, start - span.first});
     });
 }
 
@@ -62,7 +48,7 @@ To* panel_of(const Matrix& matrix, int64_t item, int64_t panel) {
 template <class From, class To, class Convert>
 void transpose(const From* rows, int64_t inputs, int64_t lanes, To* to, const Convert& convert_one) {
     for (int64_t k = 0; k < inputs; k += kTogether) {
-        const int64_t end = k + kTogether < inputs ? k + kTogether : inputs;
+        const int64_t end = least(k + kTogether, inputs);
         for (int64_t lane = 0; lane < lanes; ++lane) {
             for (int64_t i = k; i < end; ++i) convert_one(lane, rows[lane * inputs + i], to + i * kPanel + lane);
         }

@@ -56,18 +56,15 @@ static void choose(const RouteArgs& args, int64_t token) {
 static void route(const RouteArgs& args) {
     constexpr int64_t kLeastScores = 1 << 12;
     const Matrix& gate = *args.gate;
-    const int64_t blocks = (args.tokens + kRouteRows - 1) / kRouteRows;
-    const int64_t panels = gate.panels(), count = panels_of_item(blocks, panels), groups = (panels + count - 1) / count;
+    const int64_t blocks = pieces(args.tokens, kRouteRows);
+    const int64_t panels = gate.panels(), count = panels_of_item(blocks, panels), groups = pieces(panels, count);
     const int64_t items = blocks * groups;
     const int64_t work = args.tokens * gate.inputs * panels * kPanel / (items + 1);
     for_each_item(items, work, [&](int64_t at) {
-        const int64_t first = at / groups * kRouteRows, left = args.tokens - first, panel = at % groups * count;
-        score_block(args, first, left < kRouteRows ? left : kRouteRows, panel,
-                    panels - panel < count ? panels - panel : count);
+        const int64_t first = at / groups * kRouteRows, panel = at % groups * count;
+        score_block(args, first, least(kRouteRows, args.tokens - first), panel, least(count, panels - panel));
     });
-    parallel_for(args.tokens, kLeastScores / gate.outputs + 1, [&](int64_t begin, int64_t end) {
-        for (int64_t token = begin; token < end; ++token) choose(args, token);
-    });
+    for_each(args.tokens, kLeastScores / gate.outputs + 1, [&](int64_t token) { choose(args, token); });
 }
 
 }  // namespace milepost::MILEPOST_TARGET

@@ -20,38 +20,32 @@ static inline void widen_row(const T* from, int64_t dim, float* to) {
 
 static void embedding(const EmbeddingArgs& args) {
     const int64_t dim = args.dim;
-    parallel_for(args.tokens, rows_for_a_thread(dim), [&](int64_t begin, int64_t end) {
-        for (int64_t t = begin; t < end; ++t) {
-            const int64_t id = args.ids[t];
-            float* out = args.out + t * dim;
-            if (id < 0 || id >= args.vocab) {
-                for (int64_t i = 0; i < dim; ++i) out[i] = NAN;
-            } else if (args.type == Float::f32) {
-                std::memcpy(out, static_cast<const float*>(args.table) + id * dim, dim * sizeof(float));
-            } else {
-                widen_row(static_cast<const uint16_t*>(args.table) + id * dim, dim, out);
-            }
+    for_each(args.tokens, rows_for_a_thread(dim), [&](int64_t t) {
+        const int64_t id = args.ids[t];
+        float* out = args.out + t * dim;
+        if (id < 0 || id >= args.vocab) {
+            for (int64_t i = 0; i < dim; ++i) out[i] = NAN;
+        } else if (args.type == Float::f32) {
+            std::memcpy(out, static_cast<const float*>(args.table) + id * dim, dim * sizeof(float));
+        } else {
+            widen_row(static_cast<const uint16_t*>(args.table) + id * dim, dim, out);
         }
     });
 }
 
 static void take_rows(const TakeRowsArgs& args) {
-    parallel_for(args.rows, rows_for_a_thread(args.dim), [&](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; ++i) {
-            std::memcpy(args.out + i * args.dim, args.x + args.index[i] * args.x_stride, args.dim * sizeof(float));
-        }
+    for_each(args.rows, rows_for_a_thread(args.dim), [&](int64_t row) {
+        std::memcpy(args.out + row * args.dim, args.x + args.index[row] * args.x_stride, args.dim * sizeof(float));
     });
 }
 
 static void add(const AddArgs& args) {
-    parallel_for(args.rows, rows_for_a_thread(args.dim), [&](int64_t begin, int64_t end) {
-        for (int64_t row = begin; row < end; ++row) {
-            float* x = args.x + row * args.x_stride;
-            const float* delta = args.delta + row * args.delta_stride;
-            int64_t i = 0;
-            for (; i + kWidth <= args.dim; i += kWidth) store(x + i, load(x + i) + load(delta + i));
-            for (; i < args.dim; ++i) x[i] += delta[i];
-        }
+    for_each(args.rows, rows_for_a_thread(args.dim), [&](int64_t row) {
+        float* x = args.x + row * args.x_stride;
+        const float* delta = args.delta + row * args.delta_stride;
+        int64_t i = 0;
+        for (; i + kWidth <= args.dim; i += kWidth) store(x + i, load(x + i) + load(delta + i));
+        for (; i < args.dim; ++i) x[i] += delta[i];
     });
 }
 

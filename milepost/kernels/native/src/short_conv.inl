@@ -29,7 +29,7 @@ static void window_pieces(const States& states, const int64_t* pages, int64_t fi
     for (int64_t i = 0; i < w.length; ++i) {
         for (int64_t done = 0; done < w.count;) {
             const int64_t at = i * w.channels + w.first + done, offset = at % size;
-            const int64_t n = w.count - done < size - offset ? w.count - done : size - offset;
+            const int64_t n = least(w.count - done, size - offset);
             T* tile = static_cast<T*>(states.conv) + states.tile(pages, first_tile + at / size) * size;
             body(tile + offset, w.values + i * w.count + done, n);
             done += n;
@@ -123,27 +123,21 @@ static void conv_block(const ShortConvArgs& args, int64_t begin, int64_t end, co
         if (row_begin >= end) return;
         const int64_t reach = row_begin + past.length;  // tokens before it need the past
         if (row_begin >= begin) {
-            int64_t to = reach > end ? reach : end;
-            if (to > row_end) to = row_end;
+            const int64_t to = least(row_end, most(reach, end));
             if (args.states->conv_type == Float::f32) begin_row<float>(args, past, row, to);
             else begin_row<uint16_t>(args, past, row, to);
         } else {
-            convolve(args, past, row_begin, reach > begin ? reach : begin, row_end < end ? row_end : end);
+            convolve(args, past, row_begin, most(reach, begin), least(row_end, end));
         }
     }
 }
 
 static void short_conv(const ShortConvArgs& args) {
-    const int64_t blocks = (args.channels + kConvChannels - 1) / kConvChannels;
-    const int64_t items = (args.tokens + kConvTokens - 1) / kConvTokens * blocks;
-    parallel_for(items, 1, [&](int64_t begin, int64_t end) {
-        for (int64_t item = begin; item < end; ++item) {
-            const int64_t token = item / blocks * kConvTokens, first = item % blocks * kConvChannels;
-            const int64_t left = args.channels - first;
-            const Window past{args.taps - 1, args.channels, first, left < kConvChannels ? left : kConvChannels, nullptr};
-            const int64_t stop = token + kConvTokens < args.tokens ? token + kConvTokens : args.tokens;
-            conv_block(args, token, stop, past);
-        }
+    const int64_t blocks = pieces(args.channels, kConvChannels);
+    for_each(pieces(args.tokens, kConvTokens) * blocks, 1, [&](int64_t item) {
+        const int64_t token = item / blocks * kConvTokens, first = item % blocks * kConvChannels;
+        const Window past{args.taps - 1, args.channels, first, least(kConvChannels, args.channels - first), nullptr};
+        conv_block(args, token, least(token + kConvTokens, args.tokens), past);
     });
 }
 

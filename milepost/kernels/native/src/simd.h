@@ -13,6 +13,9 @@
 #include <immintrin.h>
 #endif
 
+#include "counts.h"
+#include "floats.h"
+
 namespace milepost::MILEPOST_TARGET {
 
 #if defined(__AVX512F__)
@@ -112,23 +115,6 @@ static inline VecU16 to_bf16(VecF v) {
 static inline void store(uint16_t* p, VecF v) {
     const VecU16 half = to_bf16(v);
     std::memcpy(p, &half, sizeof half);
-}
-
-static inline float widen(float x) { return x; }
-
-static inline float widen(uint16_t x) {
-    const uint32_t b = uint32_t{x} << 16;
-    float f;
-    std::memcpy(&f, &b, sizeof f);
-    return f;
-}
-
-static inline void narrow(float x, float* out) { *out = x; }
-
-static inline void narrow(float x, uint16_t* out) {
-    uint32_t b;
-    std::memcpy(&b, &x, sizeof b);
-    *out = static_cast<uint16_t>(x != x ? (b >> 16) | 0x40 : (b + 0x7FFF + ((b >> 16) & 1)) >> 16);
 }
 
 static inline VecF load(const int8_t* p) { return __builtin_convertvector(widened(p), VecF); }

@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "counts.h"
+
 namespace milepost {
 
 // Threads that calls may use, the caller's own included. Throws std::invalid_argument below 1.
@@ -20,6 +22,13 @@ int num_threads();
 // throws is thrown here, when all chunks are done; of several errors one.
 void run_chunks(int64_t items, int64_t grain, void (*body)(void*, int64_t, int64_t), void* context);
 
+template <class Body>
+void run_chunks(int64_t items, int64_t grain, Body&& body) {
+    using Plain = std::remove_reference_t<Body>;
+    auto call = [](void* context, int64_t begin, int64_t end) { (*static_cast<Plain*>(context))(begin, end); };
+    run_chunks(items, grain, call, &body);
+}
+
 // body(begin, end) for chunks of about equal size, none smaller than `grain` unless it is the last.
 template <class Body>
 void parallel_for(int64_t items, int64_t grain, Body&& body) {
@@ -29,11 +38,15 @@ void parallel_for(int64_t items, int64_t grain, Body&& body) {
         return;
     }
     // A few chunks a thread: one that falls behind leaves its share to the others.
-    const int64_t even = (items + 4 * threads - 1) / (4 * threads);
-    auto call = [](void* context, int64_t begin, int64_t end) {
-        (*static_cast<std::remove_reference_t<Body>*>(context))(begin, end);
-    };
-    run_chunks(items, even > grain ? even : grain, call, &body);
+    run_chunks(items, most(grain, pieces(items, 4 * threads)), body);
+}
+
+// body(item), cut into chunks likewise.
+template <class Body>
+void for_each(int64_t items, int64_t grain, Body&& body) {
+    parallel_for(items, grain, [&](int64_t begin, int64_t end) {
+        for (int64_t item = begin; item < end; ++item) body(item);
+    });
 }
 
 }  // namespace milepost
