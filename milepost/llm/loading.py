@@ -17,9 +17,10 @@ from milepost.config import EngineConfig, ResolvedConfig
 from milepost.config_json import read_model_spec
 from milepost.engine.engine import Engine
 from milepost.engine.reports import EngineObserver
-from milepost.kernels.native import available, set_num_threads, why_not_available
+from milepost.kernels.native import set_num_threads
 from milepost.kernels.ops import load_ops
 from milepost.llm.cache_tiers import open_cache
+from milepost.llm.kernel_choice import choose_kernels
 from milepost.memory.layout import TiledLayout
 from milepost.memory.named_layout import named_layout
 from milepost.memory.pool import PagePool
@@ -115,7 +116,7 @@ def resolve_engine(config: EngineConfig, spec: ModelSpec, layout: TiledLayout) -
         CheckpointError: the checkpoint can't be opened.
         ConfigError: the options don't fit the model or the machine.
     """
-    kernels, notes = _kernels(config)
+    kernels, notes = choose_kernels(config, spec)
     config = msgspec.structs.replace(config, kernels=kernels)
     with closing(Checkpoint(Path(config.model))) as checkpoint:
         size = weight_bytes(
@@ -127,21 +128,6 @@ def resolve_engine(config: EngineConfig, spec: ModelSpec, layout: TiledLayout) -
         )
     resolved = resolve(config, spec, layout, weight_bytes=size)
     return msgspec.structs.replace(resolved, notes=notes + resolved.notes)
-
-
-def _kernels(config: EngineConfig) -> tuple[str, tuple[str, ...]]:
-    """The kernels that run, and what the user should know of the choice."""
-    if config.kernels != "auto":
-        return config.kernels, ()
-    if config.wants_float64:
-        return "reference", ("The reference kernels run, slowly: the compiled ones do not know float64.",)
-    if not available():
-        note = (
-            f"The reference kernels run, slowly: {why_not_available()} Install a C++20 compiler, such as "
-            "g++, then Milepost again: pip install --force-reinstall --no-deps --no-cache-dir."
-        )
-        return "reference", (note,)
-    return "cpu", ()
 
 
 def load_runner(

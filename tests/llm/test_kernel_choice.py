@@ -10,9 +10,14 @@ import pytest
 
 from milepost.cli.shipped_model import shipped_model
 from milepost.config import EngineConfig
-from milepost.config_json import read_model_spec
+from milepost.config_json import parse_config, read_model_spec
+from milepost.errors import ConfigError
+from milepost.llm.kernel_choice import choose_kernels
+from milepost.llm.llm import LLM
 from milepost.llm.loading import resolve_engine
 from milepost.memory.layout import paged_layout
+from milepost.testing.toy_checkpoint import toy_k3_config, write_toy_checkpoint
+from milepost.types import SamplingParams
 from tests.repository.paths import ROOT
 
 # What `import` finds on a machine where no compiler was at installation.
@@ -45,6 +50,38 @@ def test_float64_takes_the_reference_kernels_and_says_so(option: str) -> None:
     resolved = resolve_engine(config, spec, paged_layout(spec, **config.layout_options()))
     assert resolved.kernels == "reference"
     assert "do not know float64" in resolved.notes[0]
+
+
+TOO_LARGE = [
+    ({"num_layers": 2, "conv_size": 17}, "convolutions of at most 16 taps, and this model's have 17"),
+    (
+        {"num_layers": 64, "attn_res_block": 1},
+        "residuals of at most 64 sums, and this model's layers bank 64 beside the running one",
+    ),
+]
+
+
+@pytest.mark.parametrize(("sizes", "limit"), TOO_LARGE)
+def test_a_model_beyond_the_compiled_kernels_takes_the_reference(sizes: dict[str, int], limit: str) -> None:
+    spec = parse_config(toy_k3_config(**sizes))
+    config = EngineConfig(model="anything")
+    kernels, (note,) = choose_kernels(config, spec)
+    assert kernels == "reference"
+    assert note == f"The reference kernels run, slowly: the compiled ones take {limit}."
+    with pytest.raises(ConfigError, match=f"{limit}. Choose kernels reference"):
+        choose_kernels(EngineConfig(model="anything", kernels="cpu"), spec)
+
+
+@pytest.mark.parametrize(
+    "sizes", [{"num_layers": 2, "conv_size": 16}, {"num_layers": 63, "attn_res_block": 1}]
+)
+def test_the_largest_model_that_compiled_kernels_take(sizes: dict[str, int], tmp_path: Path) -> None:
+    folder = write_toy_checkpoint(tmp_path / "toy", num_experts=1, top_k=1, **sizes)
+    options = {"memory": "8MiB", "threads": 1, "max_model_len": 100, "kernels": "auto"}
+    with LLM(folder, **options) as llm:
+        assert llm.config.kernels == "cpu"
+        sampling = SamplingParams(temperature=0.0, max_tokens=2, ignore_eos=True)
+        assert len(llm.generate([[1, 2, 3]], sampling)[0].token_ids) == 2
 
 
 def test_without_the_extension_the_reference_kernels_answer() -> None:
