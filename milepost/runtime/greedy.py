@@ -5,7 +5,8 @@ The one place where a batch of greedy rows is looked at as a whole.
 
 from __future__ import annotations
 
-import numpy as np
+from math import isfinite
+
 from torch import Tensor
 
 __all__ = ["greedy"]
@@ -25,7 +26,11 @@ def greedy(logits: Tensor) -> tuple[list[int], list[bool]]:
     # NumPy knows no bfloat16; a wider number compares the same.
     wide = logits if logits.dtype.itemsize >= 4 else logits.float()
     values = wide.numpy(force=True)
-    rows, ids = np.arange(len(values)), values.argmax(axis=1)
-    # A NaN is both the first of the largest and of the smallest; an infinity is one of them.
-    finite = np.isfinite(values[rows, ids]) & np.isfinite(values[rows, values.argmin(axis=1)])
-    return ids.tolist(), finite.tolist()
+    ids, least = values.argmax(axis=1).tolist(), values.argmin(axis=1).tolist()
+    # A NaN is both the first of the largest and of the smallest; an infinity is one of them. Numbers one by
+    # one: more of NumPy would have to come from memory than it takes to look at some tens of them.
+    finite = [
+        isfinite(values.item(row, most)) and isfinite(values.item(row, low))
+        for row, (most, low) in enumerate(zip(ids, least, strict=True))
+    ]
+    return ids, finite

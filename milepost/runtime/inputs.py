@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from itertools import accumulate, chain
 from operator import attrgetter
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from milepost.errors import InvariantError
 from milepost.kernels.paging import PagedKv, Ragged, StateSnapshots
@@ -59,8 +57,7 @@ class InputBuffers:
         # What offsets and sample index were made from, and what is made from it.
         self._lengths: list[int] = []
         self._samples: list[bool] = []
-        self._length_array: NDArray[np.int64] = np.empty(0, np.int64)
-        self._state_pages: NDArray[np.int64] = np.empty(0, np.int64)
+        self._state_pages: list[int] = []
         self._num_tokens = 0
         self._num_sampled = 0
 
@@ -84,9 +81,13 @@ class InputBuffers:
         tokens = [row.token_ids for row in rows]
         self._lay_out(rows, [len(chunk) for chunk in tokens], [row.samples for row in rows])
         total = self._num_tokens
-        self._token_ids.write(np.fromiter(chain.from_iterable(tokens), np.int64, total), total)
-        starts = self._starts.write([row.start for row in rows], count)
-        blocks = -(-(starts + self._length_array) // arena.layout.block_size)
+        self._token_ids.write(list(chain.from_iterable(tokens)))
+        starts = [row.start for row in rows]
+        self._starts.write(starts)
+        block_size = arena.layout.block_size
+        blocks = [
+            -(-(start + length) // block_size) for start, length in zip(starts, self._lengths, strict=True)
+        ]
         state_table = self._states.fill(rows, [row.state_table for row in rows], self._state_pages)
         block_table = self._blocks.fill(rows, [row.block_table for row in rows], blocks)
         return StepInputs(
@@ -106,21 +107,21 @@ class InputBuffers:
             raise InvariantError(f"Request {row.request_id!r} has a row without tokens.")
         ends = list(accumulate(lengths))
         sampled = [end - 1 for end, is_sampled in zip(ends, samples, strict=True) if is_sampled]
-        self._offsets.write([0, *ends], len(ends) + 1)
-        self._sampled.write(sampled, len(sampled))
-        self._length_array = np.array(lengths)
-        self._state_pages = np.full(len(lengths), self.arena.layout.pages_per_state)
+        self._offsets.write([0, *ends])
+        self._sampled.write(sampled)
+        self._state_pages = [self.arena.layout.pages_per_state] * len(lengths)
         self._num_tokens, self._num_sampled = ends[-1], len(sampled)
         self._lengths, self._samples = lengths, samples
 
     def _snapshots(
-        self, rows: Sequence[Row], starts: NDArray[np.int64], blocks: NDArray[np.int64]
+        self, rows: Sequence[Row], starts: Sequence[int], blocks: Sequence[int]
     ) -> StateSnapshots | None:
         if not any(map(_snapshots, rows)):
             return None
         # Only the blocks that this step writes: a whole table is as long as the context.
-        written = self._blocks.held(starts // self.arena.layout.block_size, blocks)
-        written += self._states.held(np.zeros_like(blocks), self._state_pages)
+        block_size = self.arena.layout.block_size
+        written = self._blocks.held([start // block_size for start in starts], blocks)
+        written += self._states.held([0] * len(rows), self._state_pages)
         return snapshots_of(rows, self.arena, written)
 
 

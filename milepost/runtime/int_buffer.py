@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from struct import pack_into
+
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from torch import Tensor
 
 __all__ = ["IntBuffer"]
@@ -25,13 +28,13 @@ class IntBuffer:
         self._tensor = torch.from_numpy(self._values)
         self._view = self._tensor[:0]
 
-    def write(self, values: ArrayLike, count: int) -> NDArray[np.int64]:
-        """Hold these `count` values and no others; returns them as they lie here."""
+    def write(self, values: Sequence[int]) -> None:
+        """Hold these values and no others."""
+        count = len(values)
         if count > len(self._values):
             self._grow(count)
-        held = self._values[:count]
-        held[...] = values
-        return held
+        # Not through NumPy: its conversions take far longer where a step has emptied the caches of them.
+        pack_into(f"{count}q", self._values.data, 0, *values)
 
     def tensor(self, count: int) -> Tensor:
         """The first `count` values, [count] int64: the same memory, whatever is written later."""

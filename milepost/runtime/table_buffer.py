@@ -48,12 +48,13 @@ class TableBuffer:
         self._part = part
         self._check_length = check_length
         self._tables: Sequence[Table] = ()  # whose entries the first rows hold
+        self._needed: list[int] = []  # entries of each
         self._pages: NDArray[np.int64] = np.empty((0, 0), np.int64)
         self._filled: NDArray[np.int64] = np.zeros(0, np.int64)
         self._last_view = torch.empty(0, 0, dtype=torch.int64)
         self._allocate(_FIRST_ROWS, capacity)
 
-    def fill(self, rows: Sequence[Row], tables: Sequence[Table], needed: NDArray[np.int64]) -> Tensor:
+    def fill(self, rows: Sequence[Row], tables: Sequence[Table], needed: list[int]) -> Tensor:
         """Hold the first entries of each row's table.
 
         Args:
@@ -70,22 +71,24 @@ class TableBuffer:
         """
         count = len(tables)
         same = len(self._tables) == count and all(map(is_, tables, self._tables))
-        if same and (self._filled[:count] == needed).all():
+        if (
+            same and needed == self._needed
+        ):  # no call of NumPy: that would be the costliest part of most steps
             return self._last_view
         # Whatever is wrong below, nothing of it is taken for right in the next step.
         known, self._tables = self._tables, ()
-        width = int(needed.max())
-        self._reserve(count, width)
+        self._reserve(count, max(needed))
         if not same:
             self._rearrange(known, tables)
         for row in np.flatnonzero(self._filled[:count] != needed).tolist():
-            self._copy(row, rows[row], tables[row], int(needed[row]))
-        self._tables = tables
+            self._copy(row, rows[row], tables[row], needed[row])
+        self._tables, self._needed = tables, needed
         self._last_view = self._tensor[:count]
         return self._last_view
 
-    def held(self, first: NDArray[np.int64], end: NDArray[np.int64]) -> list[int]:
+    def held(self, first_entries: Sequence[int], ends: Sequence[int]) -> list[int]:
         """Entries ``first .. end - 1`` of the rows filled last, [rows] each, at least one entry a row."""
+        first, end = np.array(first_entries), np.array(ends)
         lengths = end - first
         if (lengths == lengths[0]).all():
             places = first[:, None] + np.arange(lengths[0])

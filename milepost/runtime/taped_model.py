@@ -9,10 +9,11 @@ of `milepost.kernels.native.views`, of which the tape has its own that are assig
 
 from __future__ import annotations
 
+import weakref
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -79,6 +80,8 @@ class _Views:
     states: native.States
     kv: native.Kv
 
+    shown: list[Callable[[], Tensor | None]] = field(default_factory=list)
+
     @classmethod
     def blank(cls) -> _Views:
         """Structs that show nothing yet."""
@@ -90,10 +93,27 @@ class _Views:
         )
 
     def assign(self, inputs: StepInputs) -> None:
-        """Let them show a step; valid while its inputs live."""
-        self.rows.assign(rows_view(inputs.ragged))
-        self.states.assign(states_view(inputs.state))
-        self.kv.assign(kv_view(inputs.kv))
+        """Let them show a step; valid while its inputs live.
+
+        Steps share buffers for as long as these don't grow, so most show the very tensors of the step
+        before: nothing is looked up then, which takes a while after a step has emptied the caches.
+        """
+        ragged, state, kv = inputs.ragged, inputs.state, inputs.kv
+        pages = (state.recurrent, state.conv, state.table, kv.cache, kv.block_table)
+        tensors = (ragged.cu_seqlens, ragged.starts, *pages)
+        same = len(self.shown) > 0 and all(map(_is_at, tensors, self.shown))
+        if same and state.snapshots is None:
+            return
+        self.shown.clear()
+        self.rows.assign(rows_view(ragged))
+        self.states.assign(states_view(state))
+        self.kv.assign(kv_view(kv))
+        if state.snapshots is None:
+            self.shown.extend(map(weakref.ref, tensors))  # the arena goes when its owner lets it go
+
+
+def _is_at(tensor: Tensor, shown: Callable[[], Tensor | None]) -> bool:
+    return tensor is shown()
 
 
 class _Tape:

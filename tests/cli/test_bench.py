@@ -82,6 +82,9 @@ def test_limits_count_the_bytes_that_weights_take(
     shape = stored_shape(read_model_spec(quiet_k3), quiet_k3, weights)
     assert shape.recurrent is not None
     assert shape.experts is not None
+    head = StepParts(shape, ONE_RANK).head(1)
+    table = shape.vocab_size * shape.hidden_size
+    assert head.bytes == table * dense + shape.vocab_size * 8  # and the logits, written and read
     assert shape.recurrent.bytes_per_parameter == shape.head_bytes_per_parameter == dense
     assert shape.experts.bytes_per_parameter == experts
 

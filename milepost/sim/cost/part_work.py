@@ -317,7 +317,11 @@ class StepParts:
         """Logits of the rows that sample; written and read once in float32."""
         vocabulary = self._shape.vocab_size / self._sizes.tensor_parallel
         weights = vocabulary * self._shape.hidden_size
-        return PartWork(HEAD, 2.0 * weights * sampled, weights * ITEM + sampled * vocabulary * 8)
+        return PartWork(
+            HEAD,
+            2.0 * weights * sampled,
+            weights * self._shape.head_bytes_per_parameter + sampled * vocabulary * 8,
+        )
 
     def snapshots(self, count: int) -> PartWork:
         """States read and written once more."""

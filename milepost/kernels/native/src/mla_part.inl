@@ -112,7 +112,7 @@ struct Block {
 
     // Scores of keys that a pair may not see, and of those behind the last of the tile, become kHidden.
     void hide_later(int64_t key, int64_t count, int64_t groups, float* scores) const {
-        VecI visible;  // whole groups of keys before a lane's first hidden one, times kCount
+        VecI visible;  // keys before a lane's first hidden one, less the place of the lane's own in its group
         for (int i = 0; i < kWidth; ++i) {
             const int64_t position = queries[least(i / kCount, pairs - 1)].position;
             visible[i] = static_cast<int32_t>(least(count, position - key + 1) - i % kCount);
