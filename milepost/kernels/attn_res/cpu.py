@@ -8,7 +8,7 @@ from torch import Tensor
 
 from milepost.errors import InvariantError
 from milepost.kernels.attn_res import check
-from milepost.kernels.native import address, empty, floats, native
+from milepost.kernels.native import contiguous_floats, empty, floats, native
 
 __all__ = ["attn_res"]
 
@@ -24,12 +24,9 @@ def attn_res(
             f"Given: {len(banks)} banks and the running sum."
         )
     tokens, dim = running.shape
-    sources = [*banks, running]
-    for source in sources:
-        floats("attn_res", "source", source)
     out = empty(tokens, dim)
     native.attn_res(
-        [address("attn_res", "source", source) for source in sources],
+        [contiguous_floats("attn_res", "source", source) for source in (*banks, running)],
         floats("attn_res", "site_weight", site_weight),
         floats("attn_res", "out_weight", out_weight),
         tokens,

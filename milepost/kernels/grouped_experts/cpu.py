@@ -8,7 +8,7 @@ from torch import Tensor
 from milepost.errors import InvariantError
 from milepost.kernels.grouped_experts import check
 from milepost.kernels.matrix import Matrix
-from milepost.kernels.native import empty, floats, native
+from milepost.kernels.native import address, contiguous_floats, empty, floats, native
 from milepost.kernels.native.packed import pack
 
 __all__ = ["grouped_experts"]
@@ -31,11 +31,8 @@ def grouped_experts(
     id that no expert has gets NaN.
     """
     check(x, ids, weights, w1, w3, w2, activation, gate_cap, up_cap)
-    if ids.dtype != torch.int64 or not (ids.is_contiguous() and weights.is_contiguous()):
-        raise InvariantError(
-            "grouped_experts: ids must be int64, ids and weights contiguous. "
-            f"Given: {ids.dtype}, strides {ids.stride()} and {weights.stride()}."
-        )
+    if ids.dtype != torch.int64:
+        raise InvariantError(f"grouped_experts: ids must be int64. Given: {ids.dtype}.")
     gate, up, down = pack(w1), pack(w3), pack(w2)
     experts, intermediate, _ = gate.shape
     tokens, top_k = ids.shape
@@ -50,8 +47,8 @@ def grouped_experts(
         down.handle,
         floats("grouped_experts", "x", x),
         x.stride(0),
-        ids.data_ptr(),
-        floats("grouped_experts", "weights", weights),
+        address("grouped_experts", "ids", ids),
+        contiguous_floats("grouped_experts", "weights", weights),
         tokens,
         top_k,
         activation == "situ",

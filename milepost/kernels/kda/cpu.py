@@ -1,8 +1,8 @@
 """KDA for CPUs: single tokens step in place on their tiles, longer rows go chunk by chunk.
 
-Rows are cut into chunks at absolute multiples of `CHUNK` tokens, so that where a row is cut depends on
-positions alone and not on how a prompt was split into steps, and where they leave a snapshot; one on the
-grid, or at the row's end, cuts nothing that isn't cut anyway.
+Rows are cut into chunks at absolute multiples of `native.KDA_CHUNK` tokens, so that where a row is cut
+depends on positions alone and not on how a prompt was split into steps, and where they leave a snapshot;
+one on the grid, or at the row's end, cuts nothing that isn't cut anyway.
 """
 
 from __future__ import annotations

@@ -2,9 +2,8 @@
 
 Per query, cached token and head the absorbed form costs row_dim + lora products; the expanded one
 nope + rope + v, plus lora * (nope + v) once per cached token and head. So short rows attend to the
-rows as they are cached, and long ones expand them. Both walk the cache with an online softmax:
-scratch memory doesn't grow with the context. How a
-row is computed is decided by its own length and position.
+rows as they are cached, and long ones expand them. Both walk the cache with an online softmax: scratch
+memory doesn't grow with the context. How a row is computed is decided by its own length and position.
 """
 
 from __future__ import annotations

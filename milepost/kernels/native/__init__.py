@@ -33,6 +33,7 @@ else:
 __all__ = [
     "address",
     "available",
+    "contiguous_floats",
     "empty",
     "float_type",
     "floats",
@@ -112,9 +113,18 @@ def floats(op: str, name: str, tensor: Tensor) -> int:
     Raises:
         InvariantError: another dtype or memory order.
     """
-    if tensor.dtype != torch.float32:
-        raise InvariantError(f"{op}: {name} must be float32. Given: {tensor.dtype}.")
+    _check_float32(op, name, tensor)
     return row_address(op, name, tensor)
+
+
+def contiguous_floats(op: str, name: str, tensor: Tensor) -> int:
+    """Address of a contiguous float32 operand.
+
+    Raises:
+        InvariantError: another dtype or memory order.
+    """
+    _check_float32(op, name, tensor)
+    return address(op, name, tensor)
 
 
 def row_address(op: str, name: str, tensor: Tensor) -> int:
@@ -139,6 +149,11 @@ def address(op: str, name: str, tensor: Tensor) -> int:
     if not tensor.is_contiguous():
         raise InvariantError(f"{op}: {name} must be contiguous. Given: strides {tensor.stride()}.")
     return tensor.data_ptr()
+
+
+def _check_float32(op: str, name: str, tensor: Tensor) -> None:
+    if tensor.dtype != torch.float32:
+        raise InvariantError(f"{op}: {name} must be float32. Given: {tensor.dtype}.")
 
 
 def float_type(op: str, name: str, tensor: Tensor) -> native.Float:

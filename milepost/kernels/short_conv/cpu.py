@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from milepost.errors import InvariantError
-from milepost.kernels.native import empty, floats, native
+from milepost.kernels.native import contiguous_floats, empty, floats, native
 from milepost.kernels.native.views import rows_view, states_view
 from milepost.kernels.paging import PagedState, Ragged
 from milepost.kernels.short_conv import check
@@ -23,8 +23,6 @@ def short_conv(u: Tensor, weight: Tensor, state: PagedState, first_tile: int, ra
     taps, channels = weight.shape
     if taps > native.MOST_TAPS:
         raise InvariantError(f"short_conv: at most {native.MOST_TAPS} taps. Given: {taps}.")
-    if not weight.is_contiguous():
-        raise InvariantError(f"short_conv: weight must be contiguous. Given: strides {weight.stride()}.")
     y = empty(*u.shape)
     native.short_conv(
         rows_view(ragged),
@@ -32,7 +30,7 @@ def short_conv(u: Tensor, weight: Tensor, state: PagedState, first_tile: int, ra
         first_tile,
         floats("short_conv", "u", u),
         u.stride(0),
-        floats("short_conv", "weight", weight),
+        contiguous_floats("short_conv", "weight", weight),
         y.data_ptr(),
         u.shape[0],
         channels,

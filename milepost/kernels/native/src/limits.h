@@ -7,14 +7,12 @@ namespace milepost {
 
 struct ReadArgs {
     const float* data;  // 64-byte aligned
-    int64_t count;
-    float* sum;  // of all of them, so that no read can be left out
+    int64_t count;      // a multiple of 65,536
 };
 
 struct MultiplyRegistersArgs {
     int64_t rounds;
     int64_t* flops;  // done
-    float* sum;
 };
 
 }  // namespace milepost
