@@ -1,8 +1,10 @@
-// Arithmetic with sizes. Static, here and in `floats.h`: what the linker keeps one copy of for all targets might be the
-// one that only the fastest machines run.
+// Arithmetic with sizes. Static, here and in `floats.h`, and members of shared structs always inline (`kept_inline`): what
+// the linker keeps one copy of for all targets might be the one that only the fastest machines run.
 #pragma once
 
 #include <cstdint>
+
+#define kept_inline __attribute__((always_inline)) inline
 
 namespace milepost {
 

@@ -28,8 +28,8 @@ struct GroupedExpertsArgs {
     int64_t* blocks;  // [experts + choices / kLeastBlockRows] where the blocks of choices begin that are computed together
     float* hidden;    // [choices, hidden_stride] in the order of `order`, the router's weight multiplied in
 
-    int64_t choices() const { return tokens * top_k; }
-    int64_t hidden_stride() const { return w1->panels() * kPanel; }
+    kept_inline int64_t choices() const { return tokens * top_k; }
+    kept_inline int64_t hidden_stride() const { return w1->panels() * kPanel; }
 };
 
 }  // namespace milepost

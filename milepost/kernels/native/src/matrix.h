@@ -31,9 +31,9 @@ struct Matrix {
     const void* data;
     const float* scales;  // int8 only
 
-    int64_t panels() const { return pieces(outputs, kPanel); }
+    kept_inline int64_t panels() const { return pieces(outputs, kPanel); }
 
-    int64_t panel_bytes() const {
+    kept_inline int64_t panel_bytes() const {
         switch (format) {
             case Format::f32: return inputs * kPanel * 4;
             case Format::bf16: return inputs * kPanel * 2;
@@ -43,7 +43,7 @@ struct Matrix {
         return 0;
     }
 
-    const uint8_t* panel(int64_t item, int64_t index) const {
+    kept_inline const uint8_t* panel(int64_t item, int64_t index) const {
         return static_cast<const uint8_t*>(data) + (item * panels() + index) * panel_bytes();
     }
 };

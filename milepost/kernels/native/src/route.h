@@ -18,7 +18,7 @@ struct RouteArgs {
     int64_t* ids;    // [tokens, top_k]
     float* weights;  // [tokens, top_k]
 
-    int64_t score_stride() const { return gate->panels() * kPanel; }
+    kept_inline int64_t score_stride() const { return gate->panels() * kPanel; }
 };
 
 }  // namespace milepost

@@ -6,11 +6,13 @@
 
 #include <cstdint>
 
+#include "counts.h"
+
 namespace milepost {
 
 enum class Float : int { f32 = 0, bf16 = 1 };
 
-inline int64_t bytes_of(Float type) { return type == Float::f32 ? 4 : 2; }
+kept_inline int64_t bytes_of(Float type) { return type == Float::f32 ? 4 : 2; }
 
 // Ragged: row r's tokens are cu_seqlens[r] .. cu_seqlens[r + 1] of the step's; its first stands at position starts[r].
 struct Rows {
@@ -20,7 +22,7 @@ struct Rows {
     const int64_t* starts = nullptr;
 
     // The row that a token of the step belongs to.
-    int64_t row_of(int64_t token) const {
+    kept_inline int64_t row_of(int64_t token) const {
         int64_t low = 0, high = num_rows;  // cu_seqlens[low] <= token < cu_seqlens[high]
         while (high - low > 1) {
             const int64_t middle = (low + high) / 2;
@@ -49,7 +51,7 @@ struct States {
     const int64_t* snapshot_table = nullptr;  // [snapshots, pages]
     int64_t snapshot_pages = 0;               // from one row of it to the next
 
-    int64_t tile(const int64_t* pages_of_state, int64_t t) const {
+    kept_inline int64_t tile(const int64_t* pages_of_state, int64_t t) const {
         return pages_of_state[t / tiles_per_page] * tiles_per_page + t % tiles_per_page;
     }
 };
