@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -62,7 +63,7 @@ TOO_LARGE = [
 
 
 @pytest.mark.parametrize(("sizes", "limit"), TOO_LARGE)
-def test_a_model_beyond_the_compiled_kernels_takes_the_reference(sizes: dict[str, int], limit: str) -> None:
+def test_a_model_beyond_the_compiled_kernels_takes_the_reference(sizes: dict[str, Any], limit: str) -> None:
     spec = parse_config(toy_k3_config(**sizes))
     config = EngineConfig(model="anything")
     kernels, (note,) = choose_kernels(config, spec)
@@ -75,10 +76,9 @@ def test_a_model_beyond_the_compiled_kernels_takes_the_reference(sizes: dict[str
 @pytest.mark.parametrize(
     "sizes", [{"num_layers": 2, "conv_size": 16}, {"num_layers": 63, "attn_res_block": 1}]
 )
-def test_the_largest_model_that_compiled_kernels_take(sizes: dict[str, int], tmp_path: Path) -> None:
+def test_the_largest_model_that_compiled_kernels_take(sizes: dict[str, Any], tmp_path: Path) -> None:
     folder = write_toy_checkpoint(tmp_path / "toy", num_experts=1, top_k=1, **sizes)
-    options = {"memory": "8MiB", "threads": 1, "max_model_len": 100, "kernels": "auto"}
-    with LLM(folder, **options) as llm:
+    with LLM(folder, memory="8MiB", threads=1, max_model_len=100) as llm:
         assert llm.config.kernels == "cpu"
         sampling = SamplingParams(temperature=0.0, max_tokens=2, ignore_eos=True)
         assert len(llm.generate([[1, 2, 3]], sampling)[0].token_ids) == 2
