@@ -1,4 +1,4 @@
-# Everything runs in .venv. On a fresh machine `make demo` and `make test` need Python 3.11 or newer and gcc.
+# Everything runs in .venv. On a fresh machine `make demo` and `make test` need Python 3.11 or newer and g++.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin

@@ -272,6 +272,7 @@ class ResolvedConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         weights: the format of weight matrices; "auto" here means each as the checkpoint stores it.
+        weight_bytes: of all weights in memory; 0 where nothing was loaded.
         num_pages: pages of the arena, the dummy page counted.
         memory_bytes: bytes of the arena, ``num_pages * page_bytes``.
         notes: what the user should know of these numbers at start, a sentence or two each.
@@ -293,6 +294,7 @@ class ResolvedConfig(msgspec.Struct, frozen=True, kw_only=True):
     served_model_name: str
     check_states: bool
     cache: ResolvedCache | None
+    weight_bytes: int = 0
     notes: tuple[str, ...] = ()
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,7 +18,13 @@ from milepost.errors import ConfigError
 from milepost.machine import processor_name
 from milepost.memory.named_layout import named_layout
 
+if TYPE_CHECKING:
+    from milepost.llm.step_profile import StepProfile
+
 __all__ = ["bench"]
+
+_BELIEVABLE = 1.2
+"""Times its limit that a part bound by arithmetic may seem to reach."""
 
 NOTES = (
     (
@@ -73,8 +80,9 @@ def bench(
 ) -> None:
     """Measure how fast this machine runs MODEL.
 
-    Prompts and decode steps run on the model as they do in the engine, and are held against what the
-    machine's memory and arithmetic allow, which is measured first. With --profile, each part of the model is.
+    Prompts and decode steps run on the model as they do in the engine, on the compiled kernels, and are held
+    against what the machine's memory and arithmetic allow, which is measured first. With --profile, each part
+    of the model is.
     """
     from milepost.cli.bench_report import BenchResult, bench_report
     from milepost.kernels.native import native  # loads torch, which takes seconds
@@ -109,22 +117,32 @@ def bench(
         machine=f"{processor_name()}, {resolved.threads} thread{'s' if resolved.threads > 1 else ''}",
         kernels=f"{resolved.kernels} ({native.target()})",
         weights=resolved.weights,
-        weight_bytes=round(cost.weight_bytes),
+        weight_bytes=resolved.weight_bytes,
         read_bytes_per_second=limits.read_bytes_per_second,
         flops_per_second=limits.flops_per_second,
         speeds=timed,
         profiles=tuple(profiles),
-        notes=NOTES,
+        notes=NOTES + _doubts(profiles),
     )
     finish(found, bench_report(found), outputs)
+
+
+def _doubts(profiles: Sequence[StepProfile]) -> tuple[str, ...]:
+    """Whether the limits were measured on a busy machine: nothing computes faster than it can."""
+    parts = [part for profile in profiles for part in profile.parts if part.bound == "compute"]
+    if all(part.limit_seconds <= _BELIEVABLE * part.seconds for part in parts):
+        return ()
+    doubt = (
+        "Some parts computed faster than the limit that was measured: the machine was busy then, or is now "
+        "and then. Measure again when it is idle."
+    )
+    return (doubt,)
 
 
 def _counts(option: str, text: str) -> tuple[int, ...]:
     """Whole numbers of at least 1 and at most 12 digits with commas between; none for an empty text."""
     parts = [part.strip() for part in text.split(",") if part.strip()]
-    if not all(
-        part.isascii() and part.isdigit() and len(part) <= _MOST_DIGITS and int(part) for part in parts
-    ):
+    if not all(map(_is_count, parts)):
         raise ConfigError(
             f"{option} must be whole numbers of at least 1 and at most {_MOST_DIGITS} digits with commas "
             f"between. Given: {text!r:.60}."
@@ -138,7 +156,5 @@ def _is_count(text: str) -> bool:
 
 def _check_kernels(config: ResolvedConfig) -> None:
     if config.kernels != "cpu":
-        raise ConfigError(
-            "Only the compiled kernels are measured. Given: --kernels "
-            f"{config.kernels}{''.join(f' ({note})' for note in config.notes[:1])}."
-        )
+        why = " ".join(config.notes[:1]) or "Choose --kernels cpu."
+        raise ConfigError(f"bench measures the compiled kernels (cpu). Given: {config.kernels}. {why}")

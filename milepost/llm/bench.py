@@ -167,10 +167,19 @@ def measure_speeds(
 def _check_fit(what: str, rows: int, tokens: int, config: ResolvedConfig, layout: Layout) -> None:
     blocks = layout.blocks_for(tokens) * layout.pages_per_block
     pages = rows * (blocks + layout.pages_per_state) + 1
-    if pages > config.num_pages or rows > config.max_num_seqs or tokens > config.max_model_len:
-        raise ConfigError(
-            f"{what[0].upper()}{what[1:]} must fit the engine: {config.num_pages:,} pages, "
-            f"{config.max_num_seqs:,} sequences of up to {config.max_model_len:,} tokens. "
-            f"Given: {pages:,} pages, {rows:,} sequences of {tokens:,} tokens. "
-            "Raise --memory or --max-num-seqs, or ask for less."
-        )
+    limits = (
+        ("pages", pages, config.num_pages, "Raise --memory"),
+        ("sequences", rows, config.max_num_seqs, "Raise --max-num-seqs"),
+        (
+            "tokens a sequence",
+            tokens,
+            config.max_model_len,
+            "That is the context of model and engine",
+        ),
+    )
+    for name, given, limit, advice in limits:
+        if given > limit:
+            raise ConfigError(
+                f"{what[0].upper()}{what[1:]} must fit the engine: at most {limit:,} {name}. "
+                f"Given: {given:,}. {advice}; or ask for less."
+            )

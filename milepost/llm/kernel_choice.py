@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from milepost.config import EngineConfig
 from milepost.errors import ConfigError
-from milepost.kernels.native import available, native, why_not_available
+from milepost.kernels.native import HOW_TO_BUILD, available, native, why_not_available
 from milepost.model_spec import ModelSpec
 
 __all__ = ["choose_kernels"]
@@ -30,11 +30,7 @@ def choose_kernels(config: EngineConfig, spec: ModelSpec) -> tuple[str, tuple[st
     if config.wants_float64:
         return "reference", ("The reference kernels run, slowly: the compiled ones do not know float64.",)
     if not available():
-        note = (
-            f"The reference kernels run, slowly: {why_not_available()} Install a C++20 compiler, such as "
-            "g++, then Milepost again: pip install --force-reinstall --no-deps --no-cache-dir."
-        )
-        return "reference", (note,)
+        return "reference", (f"The reference kernels run, slowly: {why_not_available()} {HOW_TO_BUILD}",)
     if limit:
         return "reference", (f"The reference kernels run, slowly: the compiled ones take {limit}.",)
     return "cpu", ()

@@ -68,6 +68,7 @@ def resolve(
         kv_dtype=config.resolved_kv_dtype,
         recurrent_dtype=config.resolved_recurrent_dtype,
         weights=config.weights,
+        weight_bytes=weight_bytes,
         num_pages=num_pages,
         memory_bytes=num_pages * layout.page_bytes,
         max_model_len=max_model_len,

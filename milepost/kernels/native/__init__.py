@@ -31,6 +31,7 @@ else:
         native, _missing = None, f"the compiled ones can't be loaded ({error})."
 
 __all__ = [
+    "HOW_TO_BUILD",
     "address",
     "available",
     "contiguous_floats",
@@ -54,6 +55,13 @@ def available() -> bool:
     return isinstance(native, ModuleType)
 
 
+HOW_TO_BUILD = (
+    "Install a C++20 compiler, such as g++, then Milepost again, in its source folder: "
+    "`pip install --force-reinstall --no-deps --no-cache-dir .`"
+)
+"""What to do where the extension is missing."""
+
+
 def why_not_available() -> str:
     """Why the extension isn't there, as the end of a sentence; empty when it is."""
     return _missing
@@ -67,9 +75,7 @@ def require_native() -> None:
     """
     if not available():
         raise ConfigError(
-            f"kernels cpu can't run: {why_not_available()} Install a C++20 compiler, such as g++, then "
-            "Milepost again (pip install --force-reinstall --no-deps --no-cache-dir), or choose kernels "
-            "reference (slow)."
+            f"kernels cpu can't run: {why_not_available()} {HOW_TO_BUILD} Or choose kernels reference (slow)."
         )
 
 

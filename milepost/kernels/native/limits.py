@@ -11,9 +11,9 @@ from milepost.kernels.native import native
 
 __all__ = ["MachineLimits", "measure_limits"]
 
-_READ_BYTES = 256 << 20  # far more than a processor's caches hold
-_REPEATS = 7
-_ROUNDS = 200_000
+_READ_BYTES = 128 << 20  # far more than a processor's caches hold
+_REPEATS = 25
+_ROUNDS = 20_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,8 @@ class MachineLimits:
 def measure_limits() -> MachineLimits:
     """Measure for about a second, with the kernels' present threads; the best of several tries counts.
 
-    Other work on the machine can only slow a try down, so the best is nearest to what the machine can do.
+    Other work on the machine can only slow a try down, so the best of many short ones is nearest to what the
+    machine can do.
     """
     memory = torch.ones(_READ_BYTES // 4)
     flops = torch.zeros(1, dtype=torch.int64)
