@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from milepost.cli.app import run
+from milepost.cli.bench import _doubts
 from milepost.cli.bench_report import BenchResult, bench_report
 from milepost.config_json import read_model_spec
 from milepost.llm.step_profile import OUTSIDE, PartProfile, StepProfile
@@ -99,8 +100,8 @@ def test_limits_count_the_bytes_that_weights_take(
         (("--prefill", "999999999999"), "must fit the engine"),
         (("--prefill", "9" * 5000), "--prefill must be whole numbers of at least 1 and at most 12 digits"),
         (("--context", "400"), "must fit the engine"),
-        (("--kernels", "reference"), "Only the compiled kernels are measured"),
-        (("--dtype", "float64"), "Only the compiled kernels are measured"),
+        (("--kernels", "reference"), "bench measures the compiled kernels"),
+        (("--dtype", "float64"), "bench measures the compiled kernels"),
     ],
 )
 def test_what_can_not_be_measured_is_said_in_a_line(
@@ -139,3 +140,16 @@ def test_a_bar_ends_where_its_limit_does() -> None:
     lines = drawing.text.splitlines()
     assert (lines[0].count("█"), lines[0].count("░")) == (24, 24)
     assert (lines[1].count("█"), lines[1].count("░")) == (24, 0)
+
+
+@pytest.mark.parametrize(
+    ("bound", "limit", "doubted"),
+    [("compute", 0.0011, False), ("compute", 0.002, True), ("memory", 0.002, False)],
+)
+def test_what_computes_faster_than_it_can_casts_doubt_on_the_limit(
+    bound: str, limit: float, doubted: bool
+) -> None:
+    work = StepWork(tokens=1, rows=1, sampled=1, context=1, pairs=1)
+    part = PartProfile(name="a part", calls=1, seconds=0.001, limit_seconds=limit, bound=bound)
+    step = StepProfile(what="a step", work=work, seconds=0.001, limit_seconds=limit, parts=(part,))
+    assert bool(_doubts([step])) is doubted
