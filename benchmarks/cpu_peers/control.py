@@ -17,7 +17,7 @@ __all__ = ["cpu_control"]
 
 RUNNING = 256
 CONTEXT = 131_072
-TURN = 20
+TURN = 100
 """Steps of a turn; its median counts."""
 
 
