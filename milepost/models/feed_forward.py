@@ -27,8 +27,8 @@ class GatedMlp:
     ) -> None:
         self._activation = activation
         self._ops = ops
-        parts = {"gate_proj.weight": intermediate, "up_proj.weight": intermediate}
-        self._gate_up = reader.fused(parts, width)
+        outputs = {"gate_proj.weight": intermediate, "up_proj.weight": intermediate}
+        self._gate_up = reader.fused(outputs, width)
         self._down = reader.matrix("down_proj.weight", width, intermediate)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -115,10 +115,10 @@ def build_feed_forward(spec: ModelSpec, index: int, reader: WeightReader, ops: O
 
 def _inputs(moe: MoeSpec) -> dict[str, int]:
     """What the full hidden state is projected to besides the router: latent, then the shared gate and up."""
-    parts = {} if moe.latent_dim is None else {"routed_expert_down_proj.weight": moe.latent_dim}
+    outputs = {} if moe.latent_dim is None else {"routed_expert_down_proj.weight": moe.latent_dim}
     if moe.shared_intermediate:
-        parts |= {f"{_SHARED}{name}_proj.weight": moe.shared_intermediate for name in ("gate", "up")}
-    return parts
+        outputs |= {f"{_SHARED}{name}_proj.weight": moe.shared_intermediate for name in ("gate", "up")}
+    return outputs
 
 
 def _experts(reader: WeightReader, name: str, count: int, outputs: int, inputs: int) -> Matrix:

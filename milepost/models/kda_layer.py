@@ -35,9 +35,9 @@ class KdaLayer:
         self._ops = ops
         # Everything that reads x is one product. The low ranks of f and g are head_dim in both families.
         gate_name, gate_rows = ("g_proj", channels) if kda.full_rank_gate else ("g_a_proj", dim)
-        parts = {f"{name}_proj.weight": channels for name in ("q", "k", "v")}
-        parts |= {"f_a_proj.weight": dim, "b_proj.weight": heads, f"{gate_name}.weight": gate_rows}
-        self._in_proj = reader.fused(parts, hidden)
+        outputs = {f"{name}_proj.weight": channels for name in ("q", "k", "v")}
+        outputs |= {"f_a_proj.weight": dim, "b_proj.weight": heads, f"{gate_name}.weight": gate_rows}
+        self._in_proj = reader.fused(outputs, hidden)
         self._in_sizes = [3 * channels, dim, heads, gate_rows]
         conv = {f"{name}_conv1d.weight": channels for name in ("q", "k", "v")}
         taps = reader.rows(conv, 1, kda.conv_size, dtype=reader.wide)  # [3 * channels, 1, taps]

@@ -37,10 +37,10 @@ class MlaLayer:
         queries, values = mla.num_heads * mla.qk_head_dim, mla.num_heads * mla.v_head_dim
         self._q_norm: Tensor | None = None
         q_name, q_rows = ("q_proj", queries) if mla.q_lora_rank is None else ("q_a_proj", mla.q_lora_rank)
-        parts = {f"{q_name}.weight": q_rows, "kv_a_proj_with_mqa.weight": mla.row_dim}
+        outputs = {f"{q_name}.weight": q_rows, "kv_a_proj_with_mqa.weight": mla.row_dim}
         if mla.output_gate:
-            parts["g_proj.weight"] = values
-        self._in_proj = reader.fused(parts, hidden)
+            outputs["g_proj.weight"] = values
+        self._in_proj = reader.fused(outputs, hidden)
         self._in_sizes = [q_rows, mla.kv_lora_rank, mla.rope_head_dim, values if mla.output_gate else 0]
         if mla.q_lora_rank is not None:
             self._q_norm = reader.tensor("q_a_layernorm.weight", mla.q_lora_rank, dtype=reader.wide)

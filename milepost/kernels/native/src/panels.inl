@@ -322,10 +322,4 @@ static void panels_product(const Matrix& matrix, int64_t item, int64_t panel, in
     }
 }
 
-// The same for one panel.
-static inline void panel_product(const Matrix& matrix, int64_t item, int64_t panel, const float* const* x, float* const* y,
-                                 int64_t rows, bool accumulate) {
-    panels_product(matrix, item, panel, 1, x, y, rows, accumulate);
-}
-
 }  // namespace milepost::MILEPOST_TARGET
