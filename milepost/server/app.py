@@ -14,13 +14,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from milepost.errors import MilepostError
-from milepost.server.cache_api import explain_cache, reset_cache
-from milepost.server.chat_api import chat_completions
-from milepost.server.completion_api import completions
-from milepost.server.endpoint import check_model, front_of
-from milepost.server.errors import HttpError, error_response, to_http_error
+from milepost.server.endpoints.cache import explain_cache, reset_cache
+from milepost.server.endpoints.chat import chat_completions
+from milepost.server.endpoints.completions import completions
+from milepost.server.endpoints.reading import check_model, front_of
 from milepost.server.front import Front
-from milepost.server.responses import Model, ModelList
+from milepost.server.protocol.errors import HttpError, error_response, to_http_error
+from milepost.server.protocol.responses import Model, ModelList
 from milepost.server.services import Services
 from milepost.server.streaming import ClientDisconnectedError
 

@@ -6,8 +6,8 @@ from typing import Self
 
 from milepost.engine.output_stream import OutputStream
 from milepost.errors import EngineStoppedError, ExecutionError
-from milepost.server.metrics import Metrics
 from milepost.server.services import Services
+from milepost.server.telemetry.metrics import Metrics
 from milepost.types import FinishReason, Request, RequestOutput
 
 __all__ = ["Front", "Run"]

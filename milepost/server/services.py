@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from milepost.chat.encoding import ChatEncoding
 from milepost.chat.tokenizer import Tokenizer
 from milepost.engine.async_engine import AsyncEngine
-from milepost.server.metrics import Metrics
+from milepost.server.telemetry.metrics import Metrics
 
 __all__ = ["Services"]
 

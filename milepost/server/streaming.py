@@ -14,8 +14,8 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from milepost.errors import MilepostError
-from milepost.server.errors import to_http_error
 from milepost.server.front import Run
+from milepost.server.protocol.errors import to_http_error
 from milepost.types import RequestOutput
 
 __all__ = ["DONE", "ClientDisconnectedError", "EventStream", "event", "merge", "unless_disconnected"]

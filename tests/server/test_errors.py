@@ -8,7 +8,7 @@ import openai
 import pytest
 from openai import OpenAI
 
-from milepost.server.endpoint import MAX_BODY_BYTES
+from milepost.server.endpoints.reading import MAX_BODY_BYTES
 from tests.server.scripted_server import MAX_MODEL_LEN, MODEL, ServedEngine
 
 CHAT = "/v1/chat/completions"

@@ -8,7 +8,7 @@ import pytest
 
 from milepost.engine.async_engine import AsyncEngine
 from milepost.memory.page_states import PageCounts
-from milepost.server.metrics import Metrics
+from milepost.server.telemetry.metrics import Metrics
 from tests.engine.harness import Setup, ask
 from tests.engine.scripted_cache import STATS, ScriptedCache
 

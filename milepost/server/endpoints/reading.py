@@ -12,10 +12,10 @@ from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 
 from milepost.errors import RequestError
-from milepost.server.errors import HttpError
-from milepost.server.fields import HarmlessValues, read_body
 from milepost.server.front import Front
-from milepost.server.requests import SamplingFields
+from milepost.server.protocol.errors import HttpError
+from milepost.server.protocol.fields import HarmlessValues, read_body
+from milepost.server.protocol.requests import SamplingFields
 from milepost.server.streaming import ClientDisconnectedError
 
 __all__ = [
@@ -84,7 +84,7 @@ async def read_request(http: HttpRequest, kind: type[T], harmless: HarmlessValue
     Args:
         http: the request.
         kind: the struct of the endpoint's fields.
-        harmless: as of `milepost.server.fields.read_body`.
+        harmless: as of `milepost.server.protocol.fields.read_body`.
 
     Raises:
         HttpError: 415 for another content type, 413 for a body over the limit, 400 for a field that

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from milepost.chat.tokenizer import Tokenizer
-from milepost.server.responses import ChatLogprobs, CompletionLogprobs, TokenLogprob, TopLogprob
+from milepost.server.protocol.responses import ChatLogprobs, CompletionLogprobs, TokenLogprob, TopLogprob
 from milepost.types import TokenLogprobs
 
 __all__ = ["chat_logprobs", "completion_logprobs"]

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from milepost.error_text import as_json, nearest
-from milepost.server.errors import HttpError
+from milepost.server.protocol.errors import HttpError
 
 __all__ = ["ANY_STRING", "HarmlessValues", "read_body"]
 

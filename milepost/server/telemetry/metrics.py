@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from milepost.engine.reports import EngineStats
-from milepost.server.cache_metrics import cache_metrics
+from milepost.server.telemetry.cache_metrics import cache_metrics
 from milepost.types import FinishReason, Usage
 
 __all__ = ["Metrics"]

@@ -13,11 +13,11 @@ from msgspec import UNSET
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from milepost.server.endpoint import front_of, new_id, read_request
+from milepost.server.endpoints.reading import front_of, new_id, read_request
 from milepost.server.front import Front, Run
-from milepost.server.logprobs import completion_logprobs
-from milepost.server.requests import COMPLETION_HARMLESS, CompletionRequest
-from milepost.server.responses import Completion, CompletionChoice, CompletionLogprobs, usage_body
+from milepost.server.protocol.logprobs import completion_logprobs
+from milepost.server.protocol.requests import COMPLETION_HARMLESS, CompletionRequest
+from milepost.server.protocol.responses import Completion, CompletionChoice, CompletionLogprobs, usage_body
 from milepost.server.streaming import EventStream, event, merge, unless_disconnected
 from milepost.types import Request, RequestOutput, TokenLogprobs, Usage
 

@@ -15,11 +15,11 @@ from starlette.responses import Response
 from milepost.chat.encoding import ChatEncoding, EncodedPrompt
 from milepost.chat.messages import ToolCall
 from milepost.chat.reply import Reply, ReplyDelta, ReplyParser, collect_reply
-from milepost.server.endpoint import fields_renamed, front_of, new_id, read_request
+from milepost.server.endpoints.reading import fields_renamed, front_of, new_id, read_request
 from milepost.server.front import Front, Run
-from milepost.server.logprobs import chat_logprobs
-from milepost.server.requests import CHAT_HARMLESS, ChatRequest
-from milepost.server.responses import (
+from milepost.server.protocol.logprobs import chat_logprobs
+from milepost.server.protocol.requests import CHAT_HARMLESS, ChatRequest
+from milepost.server.protocol.responses import (
     ChatChoice,
     ChatChunk,
     ChatChunkChoice,

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from milepost.errors import RequestError
-from milepost.server.fields import ANY_STRING, HarmlessValues
+from milepost.server.protocol.fields import ANY_STRING, HarmlessValues
 from milepost.types import MAX_LOGPROBS, SamplingParams, check_cache_salt
 
 __all__ = [

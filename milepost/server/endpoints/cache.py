@@ -12,9 +12,9 @@ import msgspec
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from milepost.server.endpoint import check_model, fields_renamed, front_of, read_fields
-from milepost.server.requests import ExplainRequest, ResetRequest
-from milepost.server.responses import CacheReset
+from milepost.server.endpoints.reading import check_model, fields_renamed, front_of, read_fields
+from milepost.server.protocol.requests import ExplainRequest, ResetRequest
+from milepost.server.protocol.responses import CacheReset
 from milepost.server.services import Services
 
 __all__ = ["explain_cache", "reset_cache"]
