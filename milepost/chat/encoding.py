@@ -13,8 +13,9 @@ import msgspec
 
 from milepost.chat.reply import ReplyParser
 from milepost.chat.tokenizer import Tokenizer
+from milepost.types import Grammar
 
-__all__ = ["ChatEncoding", "EncodedPrompt", "TokenWriter"]
+__all__ = ["ChatEncoding", "ChatOptions", "EncodedPrompt", "TokenWriter"]
 
 
 class EncodedPrompt(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,13 +26,39 @@ class EncodedPrompt(msgspec.Struct, frozen=True, kw_only=True):
         message_ends: token positions at which each message ends, ascending; all lie before the
             generation prefix, and before whatever the next turn's prompt will not repeat in its place.
         thinking: whether the generation prefix opens a thinking channel.
+        grammar: what the reply may spell, its markers included; None when anything.
         output_reusable: whether the next turn's prompt is expected to hold the reply as it is drawn.
     """
 
     token_ids: tuple[int, ...]
     message_ends: tuple[int, ...]
     thinking: bool = False
+    grammar: Grammar | None = None
     output_reusable: bool = True
+
+
+class ChatOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What shapes a prompt and its reply beside the messages; encodings check the values.
+
+    Attributes:
+        thinking: whether the model thinks first; None takes the model's own default.
+        thinking_effort: how much it thinks; None takes the model's own default.
+        tools: OpenAI-style function tools.
+        tool_choice: "auto", "none" or "required", or an object that names a function, as OpenAI has it.
+        parallel_tool_calls: False allows one call at most; None and True any number.
+        response_format: OpenAI's ``response_format``: text, json_object or json_schema.
+        content_grammar: what the reply's content may spell; not together with such a format.
+        template_arguments: more arguments of a form that takes any, such as a template.
+    """
+
+    thinking: bool | None = None
+    thinking_effort: str | None = None
+    tools: Sequence[Mapping[str, Any]] | None = None
+    tool_choice: str | Mapping[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    response_format: Mapping[str, Any] | None = None
+    content_grammar: Grammar | None = None
+    template_arguments: Mapping[str, Any] | None = None
 
 
 class ChatEncoding(Protocol):
@@ -43,22 +70,13 @@ class ChatEncoding(Protocol):
         ...
 
     def encode(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        *,
-        thinking: bool | None = None,
-        thinking_effort: str | None = None,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        tool_choice: str | None = None,
+        self, messages: Sequence[Mapping[str, Any]], options: ChatOptions = ChatOptions()
     ) -> EncodedPrompt:
         """Write a conversation and the prefix of the reply.
 
         Args:
             messages: OpenAI-style messages.
-            thinking: whether the model thinks first; None takes the model's own default.
-            thinking_effort: how much it thinks; None takes the model's own default.
-            tools: OpenAI-style function tools.
-            tool_choice: "auto", "none" or "required".
+            options: everything else that shapes the prompt and the reply.
 
         Raises:
             RequestError: something can't be written; ``param`` is its path.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from milepost.chat.encoding import EncodedPrompt, TokenWriter
+from milepost.chat.encoding import ChatOptions, EncodedPrompt, TokenWriter
 from milepost.chat.messages import Message, Role, parse_messages
 from milepost.chat.reply import PlainReplyParser, ReplyParser
 from milepost.chat.tokenizer import Tokenizer
@@ -40,20 +40,14 @@ class ImEncoding:
         return (self._end,)
 
     def encode(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        *,
-        thinking: bool | None = None,
-        thinking_effort: str | None = None,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        tool_choice: str | None = None,
+        self, messages: Sequence[Mapping[str, Any]], options: ChatOptions = ChatOptions()
     ) -> EncodedPrompt:
         """Write a conversation; see `milepost.chat.encoding.ChatEncoding.encode`."""
-        if thinking or thinking_effort is not None:
-            field = "thinking" if thinking else "thinking_effort"
+        if options.thinking or options.thinking_effort is not None:
+            field = "thinking" if options.thinking else "thinking_effort"
             raise RequestError(f"{field} is not supported: this model has no thinking channel.", param=field)
-        if tools or tool_choice not in (None, "none", "auto"):
-            field = "tools" if tools else "tool_choice"
+        if options.tools or options.tool_choice not in (None, "none", "auto"):
+            field = "tools" if options.tools else "tool_choice"
             raise RequestError(f"{field} is not supported for Kimi-Linear models.", param=field)
         writer = TokenWriter(self._tokenizer)
         for i, message in enumerate(parse_messages(messages)):

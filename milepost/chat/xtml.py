@@ -15,7 +15,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-from milepost.chat.encoding import EncodedPrompt, TokenWriter
+from milepost.chat.encoding import ChatOptions, EncodedPrompt, TokenWriter
 from milepost.chat.messages import Message, Role, ToolCall, parse_messages, parse_tools
 from milepost.chat.reply import ReplyParser
 from milepost.chat.tokenizer import Tokenizer
@@ -74,21 +74,15 @@ class XtmlEncoding:
         return (self._markers.end, self._eos)
 
     def encode(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        *,
-        thinking: bool | None = None,
-        thinking_effort: str | None = None,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        tool_choice: str | None = None,
+        self, messages: Sequence[Mapping[str, Any]], options: ChatOptions = ChatOptions()
     ) -> EncodedPrompt:
         """Write a conversation; see `milepost.chat.encoding.ChatEncoding.encode`."""
-        checked, declared = parse_messages(messages), parse_tools(tools)
-        think = self._thinks_by_default if thinking is None else thinking
+        checked, declared = parse_messages(messages), parse_tools(options.tools)
+        think = self._thinks_by_default if options.thinking is None else options.thinking
         if not isinstance(think, bool):
             raise RequestError(f"thinking must be true or false. Given: {think!r:.60}.", param="thinking")
-        effort = _checked_effort(thinking_effort, think)
-        choice = _checked_choice(tool_choice, bool(declared))
+        effort = _checked_effort(options.thinking_effort, think)
+        choice = _checked_choice(options.tool_choice, bool(declared))
         out = _XtmlWriter(self._tokenizer, self._markers)
         if declared:
             out.system("tool-declare", _TOOLS_TEXT.format(tools=_sorted_json(declared)))
@@ -269,8 +263,8 @@ def _checked_effort(effort: str | None, thinking: bool) -> str:
     return effort
 
 
-def _checked_choice(choice: str | None, has_tools: bool) -> str | None:
-    if choice is not None and choice not in TOOL_CHOICES:
+def _checked_choice(choice: str | Mapping[str, Any] | None, has_tools: bool) -> str | None:
+    if choice is not None and (not isinstance(choice, str) or choice not in TOOL_CHOICES):
         raise RequestError(
             f"tool_choice must be one of {', '.join(TOOL_CHOICES)}. Given: {choice!r}.", param="tool_choice"
         )

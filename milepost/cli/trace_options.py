@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from milepost.chat.encoding import ChatOptions
 from milepost.cli.option_groups import with_options
 from milepost.cli.shipped_model import SHIPPED_MODEL_NAME, shipped_model
 from milepost.cli.terminal import progress_bar
@@ -113,7 +114,7 @@ def _chat_encoder(name: str) -> EncodeChat:
     def encode(
         messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None
     ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        prompt = encoding.encode(messages, tools=tools)
+        prompt = encoding.encode(messages, ChatOptions(tools=tools))
         return prompt.token_ids, prompt.message_ends
 
     return encode

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 from types import TracebackType
 from typing import Any
 
-from milepost.chat.encoding import ChatEncoding, EncodedPrompt
+from milepost.chat.encoding import ChatOptions, EncodedPrompt
 from milepost.chat.reply import ReplyParser, collect_reply
 from milepost.chat.tokenizer import Tokenizer
 from milepost.config import EngineConfig, ResolvedConfig
@@ -105,7 +104,7 @@ class LLM:
             prompt: text or token ids; or
             messages: a conversation.
             cache_salt: as of `generate`.
-            form: the other arguments of `ChatEncoding.encode`, with messages.
+            form: fields of `milepost.chat.encoding.ChatOptions`, with messages.
 
         Raises:
             RequestError: it can't be served, or not exactly one of prompt and messages is given.
@@ -172,7 +171,7 @@ class LLM:
             messages: OpenAI-style messages.
             sampling: how tokens are drawn and when the reply ends.
             cache_salt: as of `generate`.
-            form: the other arguments of `ChatEncoding.encode`, such as ``thinking=True``.
+            form: fields of `milepost.chat.encoding.ChatOptions`, such as ``thinking=True``.
 
         Raises:
             RequestError, ExecutionError: as `generate`.
@@ -230,8 +229,7 @@ class LLM:
         self, messages: Messages, sampling: SamplingParams | None, form: Mapping[str, Any], cache_salt: str
     ) -> tuple[Request, ReplyParser]:
         encoding = self._loaded.encoding
-        _check_form(encoding, form)
-        prompt = encoding.encode(messages, **form)
+        prompt = encoding.encode(messages, _chat_options(form))
         return self._request(prompt, sampling, cache_salt), encoding.reply_parser(prompt)
 
     def _request(self, prompt: EncodedPrompt, sampling: SamplingParams | None, cache_salt: str) -> Request:
@@ -283,9 +281,8 @@ def _listed(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     return listed  # type: ignore[return-value]  # just seen to hold no bare id
 
 
-def _check_form(encoding: ChatEncoding, form: Mapping[str, Any]) -> None:
-    parameters = inspect.signature(encoding.encode).parameters.values()
-    known = [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
+def _chat_options(form: Mapping[str, Any]) -> ChatOptions:
     for name in form:
-        if name not in known:
-            raise ConfigError(one_of("An option of a chat", name, known))
+        if name not in ChatOptions.__struct_fields__:
+            raise ConfigError(one_of("An option of a chat", name, ChatOptions.__struct_fields__))
+    return ChatOptions(**form)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from milepost.chat.encoding import ChatOptions
 from milepost.chat.families import chat_encoding
 from milepost.chat.tokenizer import Tokenizer
 from milepost.errors import ConfigError, RequestError
@@ -65,7 +66,7 @@ def test_what_the_form_lacks_is_refused(
 ) -> None:
     encoding = chat_encoding("kimi_linear", im_tokenizer)
     with pytest.raises(RequestError) as caught:
-        encoding.encode(messages or [{"role": "user", "content": "a"}], **options)
+        encoding.encode(messages or [{"role": "user", "content": "a"}], ChatOptions(**options))
     assert caught.value.param == param
 
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from milepost.chat.encoding import ChatOptions
 from milepost.chat.reply import Reply, collect_reply
 from milepost.chat.tokenizer import Tokenizer
 from milepost.chat.xtml import XtmlEncoding
@@ -61,8 +62,8 @@ def outputs(
 
 def written(encoding: XtmlEncoding, message: dict[str, Any], thinking: bool) -> tuple[int, ...]:
     """The ids of an assistant message after the generation prefix."""
-    prefix = encoding.encode([USER], thinking=thinking).token_ids
-    prompt = encoding.encode([USER, message], thinking=thinking)
+    prefix = encoding.encode([USER], ChatOptions(thinking=thinking)).token_ids
+    prompt = encoding.encode([USER, message], ChatOptions(thinking=thinking))
     assert prompt.token_ids[: len(prefix)] == prefix
     return prompt.token_ids[len(prefix) : prompt.message_ends[-1]]
 
@@ -76,7 +77,7 @@ def parse(
     finish_reason: FinishReason = FinishReason.STOP,
 ) -> Reply:
     encoding = XtmlEncoding(tokenizer)
-    parser = encoding.reply_parser(encoding.encode([USER], thinking=thinking))
+    parser = encoding.reply_parser(encoding.encode([USER], ChatOptions(thinking=thinking)))
     return collect_reply([parser.feed(news) for news in outputs(tokenizer, ids, sizes, finish_reason)])
 
 
@@ -117,7 +118,7 @@ def test_a_reply_reads_back_as_it_was_written(
 def test_content_streams_as_it_comes(k3_tokenizer: Tokenizer) -> None:
     encoding = XtmlEncoding(k3_tokenizer)
     ids = written(encoding, {"role": "assistant", "content": "hello world 的"}, False)
-    parser = encoding.reply_parser(encoding.encode([USER], thinking=False))
+    parser = encoding.reply_parser(encoding.encode([USER], ChatOptions(thinking=False)))
     deltas = [parser.feed(news).content for news in outputs(k3_tokenizer, ids, (1,))]
     assert deltas[:3] == ["hello", " world", " "]
     assert [delta for delta in deltas if delta] == ["hello", " world", " ", "的"]
@@ -126,7 +127,7 @@ def test_content_streams_as_it_comes(k3_tokenizer: Tokenizer) -> None:
 def test_text_is_released_no_faster_than_the_engine_releases_it(k3_tokenizer: Tokenizer) -> None:
     # The engine holds back text that may start a stop string, and cuts the stop string off at the end.
     encoding = XtmlEncoding(k3_tokenizer)
-    parser = encoding.reply_parser(encoding.encode([USER], thinking=False))
+    parser = encoding.reply_parser(encoding.encode([USER], ChatOptions(thinking=False)))
     ids = k3_tokenizer.encode("abcdef")
     assert len(ids) == 6
     steps = [

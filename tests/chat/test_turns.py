@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from milepost.chat.encoding import ChatEncoding, EncodedPrompt
+from milepost.chat.encoding import ChatEncoding, ChatOptions, EncodedPrompt
 from milepost.chat.families import chat_encoding
 from milepost.chat.reply import Reply, collect_reply
 from milepost.chat.tokenizer import Tokenizer
@@ -192,7 +192,7 @@ def test_k3_turns_repeat_messages_and_replies(
     blank = False
     for added, answer in conversation:
         messages += added
-        prompt = encoding.encode(messages, thinking=thinking, tools=TOOLS, tool_choice=choice)
+        prompt = encoding.encode(messages, ChatOptions(thinking=thinking, tools=TOOLS, tool_choice=choice))
         if before is not None:
             check_ends(before, prompt)
             if before.output_reusable:
@@ -258,7 +258,7 @@ def said(content: str = "hi", reasoning: str | None = None) -> Message:
 def test_a_reply_is_reusable_when_the_next_turn_repeats_it(
     k3: Tokenizer, messages: list[Message], form: Mapping[str, Any], reusable: bool
 ) -> None:
-    assert chat_encoding("kimi_k3", k3).encode(messages, **form).output_reusable is reusable
+    assert chat_encoding("kimi_k3", k3).encode(messages, ChatOptions(**form)).output_reusable is reusable
 
 
 def shared_tokens(before: EncodedPrompt, drawn: Sequence[int], after: EncodedPrompt) -> int:
@@ -275,11 +275,13 @@ def shared_tokens(before: EncodedPrompt, drawn: Sequence[int], after: EncodedPro
 def test_where_a_reply_parts_from_its_text(k3: Tokenizer) -> None:
     """The drawn tokens are not those that their own text has: nothing before them is lost."""
     encoding = chat_encoding("kimi_k3", k3)
-    before = encoding.encode([USER], thinking=False)
+    before = encoding.encode([USER], ChatOptions(thinking=False))
 
     def after(ids: list[int]) -> EncodedPrompt:
         reply = parsed(encoding, k3, before, ids)
-        return encoding.encode([USER, {"role": "assistant", "content": reply.content}, NEXT], thinking=False)
+        return encoding.encode(
+            [USER, {"role": "assistant", "content": reply.content}, NEXT], ChatOptions(thinking=False)
+        )
 
     end = Drawn(k3).close("response").close("message").marker("<|end_of_msg|>").ids
     bytewise = [token_id for char in " the message" for token_id in k3.encode(char)]

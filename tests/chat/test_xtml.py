@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from milepost.chat.encoding import EncodedPrompt
+from milepost.chat.encoding import ChatOptions, EncodedPrompt
 from milepost.chat.families import chat_encoding
 from milepost.chat.tokenizer import Tokenizer
 from milepost.chat.xtml import XtmlEncoding
@@ -59,7 +59,7 @@ def test_a_conversation_without_thinking(encoding: XtmlEncoding, k3_tokenizer: T
         {"role": "assistant", "content": "hi", "reasoning_content": "greet"},
         user([{"type": "text", "text": "how are "}, {"type": "text", "text": "you"}]),
     ]
-    prompt = encoding.encode(conversation, thinking=False)
+    prompt = encoding.encode(conversation, ChatOptions(thinking=False))
     assert messages_of(prompt, k3_tokenizer) == [
         f'<|open|>message role="system"<|sep|>be brief{END}',
         f'<|open|>message role="user"<|sep|>hello{END}',
@@ -103,7 +103,7 @@ def test_the_models_default_for_thinking_is_followed(k3_tokenizer: Tokenizer) ->
 
     encoding = XtmlEncoding(Quiet(False))
     assert not encoding.encode([user("a")]).thinking
-    assert encoding.encode([user("a")], thinking=True).thinking
+    assert encoding.encode([user("a")], ChatOptions(thinking=True)).thinking
     with pytest.raises(TokenizerError, match="thinking must be true or false"):
         XtmlEncoding(Quiet("no"))
 
@@ -114,7 +114,9 @@ def test_tools_come_first_then_effort_and_the_choice_comes_last(
     tools = [
         {"type": "function", "function": {"name": "get", "parameters": {"b": 1, "a": {"d": 1, "c": "é"}}}}
     ]
-    prompt = encoding.encode([user("x")], tools=tools, tool_choice="required", thinking_effort="low")
+    prompt = encoding.encode(
+        [user("x")], ChatOptions(tools=tools, tool_choice="required", thinking_effort="low")
+    )
     declare, effort, _, rest = messages_of(prompt, k3_tokenizer)
     # The next turn has the reply in this place, so no message ends between the choice and the reply.
     choice, prefix = rest.removesuffix(THINK_PREFIX), THINK_PREFIX
@@ -149,7 +151,7 @@ def test_calls_are_written_by_argument_and_results_in_call_order(
         {"role": "tool", "tool_call_id": "two", "content": "second"},
         {"role": "tool", "tool_call_id": "one", "content": "first"},
     ]
-    prompt = encoding.encode(conversation, thinking=False)
+    prompt = encoding.encode(conversation, ChatOptions(thinking=False))
     _, assistant, first, second, _ = messages_of(prompt, k3_tokenizer)
 
     def argument(key: str, kind: str, value: str) -> str:
@@ -179,7 +181,7 @@ def test_results_without_ids_answer_the_calls_in_turn(
         {"role": "tool", "content": "1"},
         {"role": "tool", "content": "2"},
     ]
-    text = spelled(k3_tokenizer, encoding.encode(conversation, thinking=False).token_ids)
+    text = spelled(k3_tokenizer, encoding.encode(conversation, ChatOptions(thinking=False)).token_ids)
     assert '<|open|>json type="object"<|sep|>{oops<|close|>json<|sep|>' in text
     assert 'tool="f" index="1"<|sep|>1' in text
     assert 'tool="g" index="2"<|sep|>2' in text
@@ -196,7 +198,10 @@ def test_text_never_becomes_a_marker(k3_tokenizer: Tokenizer, text: str) -> None
 
     def markers(content: str, name: str) -> list[str]:
         message = {"role": "user", "content": content, "name": name}
-        names = (k3_tokenizer.special_name(i) for i in encoding.encode([message], thinking=False).token_ids)
+        names = (
+            k3_tokenizer.special_name(i)
+            for i in encoding.encode([message], ChatOptions(thinking=False)).token_ids
+        )
         return [marker for marker in names if marker]
 
     assert markers(text, text) == markers("x", "x")
@@ -217,7 +222,7 @@ def test_every_turn_extends_the_prompt_before_it(
     ends: tuple[int, ...] = ()
     for text in texts:
         conversation.append(user(text))
-        prompt = encoding.encode(conversation, thinking=thinking)
+        prompt = encoding.encode(conversation, ChatOptions(thinking=thinking))
         assert prompt.token_ids[: len(before)] == before
         assert prompt.message_ends[: len(ends)] == ends
         assert list(prompt.message_ends) == sorted(set(prompt.message_ends))
@@ -313,7 +318,7 @@ def test_fields_that_clients_echo_empty_are_fine(encoding: XtmlEncoding) -> None
 )
 def test_bad_options_name_the_field(encoding: XtmlEncoding, options: dict[str, Any], param: str) -> None:
     with pytest.raises(RequestError) as caught:
-        encoding.encode([user("a")], **options)
+        encoding.encode([user("a")], ChatOptions(**options))
     assert caught.value.param == param
 
 

@@ -13,6 +13,7 @@ from threading import Thread
 import msgspec
 import pytest
 
+from milepost.chat.encoding import ChatOptions
 from milepost.cli.app import run
 from milepost.cli.explain import CAUSES
 from milepost.errors import ConfigError
@@ -106,8 +107,8 @@ def test_messages_are_a_list_or_a_whole_request(
     assert run(["explain", "--url", server.url, "--messages", str(file), "--no-thinking"]) == 0
     encode = server.services.encoding.encode
     assert cache.asked == [
-        (encode(messages, thinking_effort="low").token_ids, "s"),
-        (encode(messages, thinking=False).token_ids, ""),
+        (encode(messages, ChatOptions(thinking_effort="low")).token_ids, "s"),
+        (encode(messages, ChatOptions(thinking=False)).token_ids, ""),
     ]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from milepost.chat.encoding import ChatEncoding, EncodedPrompt
+from milepost.chat.encoding import ChatEncoding, ChatOptions, EncodedPrompt
 from milepost.chat.families import chat_encoding
 from milepost.chat.tokenizer import Tokenizer
 from milepost.chat.tokenizer_folder import load_tokenizer
@@ -67,7 +67,7 @@ class Shipped:
         return make_cases("recall", 3, 5, self.count, distance=96)
 
     def chat(self, name: str, messages: Messages, sampling: SamplingParams = GREEDY, **form: Any) -> Request:
-        return request_of(name, self.encoding.encode(messages, **form), sampling)
+        return request_of(name, self.encoding.encode(messages, ChatOptions(**form)), sampling)
 
     def load(self, sampling: SamplingParams = GREEDY) -> list[Request]:
         """Prompts that resend, go on, fork, part at odd tokens, or have nothing in common."""

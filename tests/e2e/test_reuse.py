@@ -11,6 +11,7 @@ from random import Random
 
 import pytest
 
+from milepost.chat.encoding import ChatOptions
 from milepost.cli.shipped_model import shipped_model
 from milepost.llm import LLM
 from milepost.types import SamplingParams
@@ -89,7 +90,7 @@ def test_a_chat_of_twenty_turns_computes_what_is_new(llm: LLM, cold: LLM, thinki
         )
         messages.append(user(f"{told} {distractor(draw)} What is the code for amber?"))
         done = llm.chat(messages, GREEDY, thinking=thinking)
-        prompt, usage = encoding.encode(messages, thinking=thinking), done.completion.usage
+        prompt, usage = encoding.encode(messages, ChatOptions(thinking=thinking)), done.completion.usage
         suffix = len(prompt.token_ids) - prompt.message_ends[-1]
         new = len(prompt.token_ids) - shared_length(before, prompt.token_ids)
         assert usage.prompt_tokens == len(prompt.token_ids)
@@ -151,7 +152,7 @@ def test_a_fork_computes_from_the_edited_message_on(llm: LLM, cold: LLM, thinkin
         llm.chat(base, GREEDY, thinking=thinking)
         message = {"role": base[edited]["role"], "content": f"Hello {edited}, how are you?"}
         fork = [*base[:edited], message, *base[edited + 1 :]]
-        ends = llm._loaded.encoding.encode(fork, thinking=thinking).message_ends
+        ends = llm._loaded.encoding.encode(fork, ChatOptions(thinking=thinking)).message_ends
         before = ends[edited - 1 - len(fork)]  # the thinking effort's own message comes first
         done = llm.chat(fork, GREEDY, thinking=thinking).completion
         assert done.usage.cached_tokens >= before > 0

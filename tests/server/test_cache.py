@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 from openai import OpenAI
 
+from milepost.chat.encoding import ChatOptions
 from milepost.errors import ConfigError
-from milepost.types import MAX_SALT_CHARS, Request
+from milepost.types import Request
+from milepost.types.requests import MAX_SALT_CHARS
 from tests.engine.scripted_cache import EXPLANATION, STATS, ScriptedCache
 from tests.server.scripted_server import END_OF_REPLY, MODEL, ServedEngine
 
@@ -45,7 +47,7 @@ def test_a_chat_tells_the_scheduler_where_messages_end_and_what_comes_again(
     form = {"chat_template_kwargs": {"thinking": thinking}, "cache_salt": "tenant"}
     client.chat.completions.create(model=MODEL, messages=MESSAGES, extra_body=form)
     (request,) = accepted
-    prompt = served.services.encoding.encode(MESSAGES, thinking=thinking)
+    prompt = served.services.encoding.encode(MESSAGES, ChatOptions(thinking=thinking))
     assert request.prompt_token_ids == prompt.token_ids
     assert request.message_ends == prompt.message_ends != ()
     assert request.output_reusable is not thinking
@@ -167,7 +169,7 @@ def test_a_conversation_is_explained_as_it_would_be_asked(served: ServedEngine, 
     body = {"messages": MESSAGES, "reasoning_effort": "low", **form}
     assert served.call("/cache/explain", body).status == 200
     prompt = served.services.encoding.encode(
-        MESSAGES, thinking=True, thinking_effort="low", tools=tools, tool_choice="none"
+        MESSAGES, ChatOptions(thinking=True, thinking_effort="low", tools=tools, tool_choice="none")
     )
     assert cache.asked == [(prompt.token_ids, "")]
 

@@ -12,6 +12,7 @@ import msgspec
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
+from milepost.chat.encoding import ChatOptions
 from milepost.server.endpoints.reading import check_model, fields_renamed, front_of, read_fields
 from milepost.server.protocol.requests import ExplainRequest, ResetRequest
 from milepost.server.protocol.responses import CacheReset
@@ -45,12 +46,12 @@ async def reset_cache(http: HttpRequest) -> Response:
 
 def _token_ids(services: Services, asked: ExplainRequest) -> tuple[int, ...]:
     if asked.messages is not None:
-        return services.encoding.encode(
-            asked.messages,
+        options = ChatOptions(
             thinking=asked.chat_template_kwargs.thinking,
             thinking_effort=asked.reasoning_effort,
             tools=asked.tools or None,
             tool_choice=asked.tool_choice,
-        ).token_ids
+        )
+        return services.encoding.encode(asked.messages, options).token_ids
     prompt = asked.prompt or ""
     return tuple(services.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt)

@@ -12,7 +12,7 @@ from msgspec import UNSET, UnsetType
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from milepost.chat.encoding import ChatEncoding, EncodedPrompt
+from milepost.chat.encoding import ChatEncoding, ChatOptions, EncodedPrompt
 from milepost.chat.messages import ToolCall
 from milepost.chat.reply import Reply, ReplyDelta, ReplyParser, collect_reply
 from milepost.server.endpoints.reading import fields_renamed, front_of, new_id, read_request
@@ -55,13 +55,13 @@ async def chat_completions(http: HttpRequest) -> Response:
 
 
 def _encode(encoding: ChatEncoding, asked: ChatRequest) -> EncodedPrompt:
-    return encoding.encode(
-        asked.messages,
+    options = ChatOptions(
         thinking=asked.chat_template_kwargs.thinking,
         thinking_effort=asked.reasoning_effort,
         tools=asked.tools or None,
         tool_choice=asked.tool_choice,
     )
+    return encoding.encode(asked.messages, options)
 
 
 @dataclass
