@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from milepost import __version__
+from milepost.cli.option_groups import GroupedCommand
 from milepost.cli.options import engine_options, examples, model_argument, take_engine_config
+from milepost.cli.serve_options import server_options, take_server_config
 from milepost.cli.terminal import notes, print_notes, progress_bar
-from milepost.errors import ConfigError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,39 +23,31 @@ if TYPE_CHECKING:
     from milepost.engine.async_engine import AsyncEngine
     from milepost.llm import LoadedEngine
     from milepost.server import Metrics, Services
+    from milepost.server.config import ServerConfig
 
 __all__ = ["serve"]
 
-LOG_LEVELS = ("critical", "error", "warning", "info", "debug")
-
 
 @click.command(
+    cls=GroupedCommand,
+    shared_heading="Engine",
     epilog=examples(
         "milepost serve",
         "milepost serve path/to/checkpoint --port 8080 --memory 4GiB --max-num-seqs 32",
         "curl localhost:8000/v1/chat/completions -H 'Content-Type: application/json' \\",
         '  -d \'{"model": "milepost-toy-k3", "messages": [{"role": "user", "content": "Hello"}]}\'',
-    )
+    ),
 )
 @model_argument
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--port", type=int, default=8000, show_default=True, help="0 takes any free one.")
 @click.option("--served-model-name", metavar="NAME", help="The folder's name by default.")
 @click.option("--seed", type=int, help="Of requests that bring none.")
-@click.option(
-    "--drain-seconds", type=float, metavar="S", help="Time for running requests at the end.  [default: 60]"
-)
-@click.option("--log-level", type=click.Choice(LOG_LEVELS), default="warning", show_default=True)
+@server_options
 @engine_options
 def serve(
     *,
     model: Path,
-    host: str,
-    port: int,
     served_model_name: str | None,
     seed: int | None,
-    drain_seconds: float | None,
-    log_level: str,
     **options: Any,  # noqa: ANN401  # the shared options, checked where they are taken
 ) -> None:
     """Serve the model over HTTP, in OpenAI's protocol.
@@ -63,14 +56,13 @@ def serve(
     """
     # These load torch and the HTTP stack, which takes seconds.
     from milepost.engine.async_engine import AsyncEngine
-    from milepost.server import DEFAULT_DRAIN_SECONDS, Metrics, bind, create_app
+    from milepost.server import Metrics, bind, create_app
     from milepost.server import serve as run_server
 
-    if drain_seconds is not None and not drain_seconds >= 0:  # refuses NaN too
-        raise ConfigError(f"--drain-seconds must be at least 0. Given: {drain_seconds}.")
+    server = take_server_config(options)
     config = take_engine_config(model, options, served_model_name=served_model_name, seed=seed)
     # A port that is taken is found before the weights are read.
-    listener = bind(host, port)
+    listener = bind(server.host, server.port)
     try:
         with progress_bar("Loading weights") as progress:
             from milepost.llm import load_engine
@@ -81,10 +73,8 @@ def serve(
         engine = AsyncEngine(loaded.engine)
         try:
             run_server(
-                create_app(_services(loaded, engine, metrics)),
+                create_app(_services(loaded, server, engine, metrics)),
                 listener,
-                drain_seconds=DEFAULT_DRAIN_SECONDS if drain_seconds is None else drain_seconds,
-                log_level=log_level,
                 on_ready=partial(_announce, loaded.config),
             )
         finally:
@@ -93,11 +83,12 @@ def serve(
         listener.close()
 
 
-def _services(loaded: LoadedEngine, engine: AsyncEngine, metrics: Metrics) -> Services:
+def _services(loaded: LoadedEngine, server: ServerConfig, engine: AsyncEngine, metrics: Metrics) -> Services:
     from milepost.server import Services  # as above
 
     config = loaded.config
     return Services(
+        config=server,
         engine=engine,
         metrics=metrics,
         tokenizer=loaded.tokenizer,

@@ -6,8 +6,9 @@ or memory.
 """
 
 from milepost.server.app import create_app
+from milepost.server.config import ServerConfig
 from milepost.server.services import Services
-from milepost.server.serving import DEFAULT_DRAIN_SECONDS, bind, serve
+from milepost.server.serving import bind, serve
 from milepost.server.telemetry.metrics import Metrics
 
-__all__ = ["DEFAULT_DRAIN_SECONDS", "Metrics", "Services", "bind", "create_app", "serve"]
+__all__ = ["Metrics", "ServerConfig", "Services", "bind", "create_app", "serve"]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from milepost.chat.encoding import ChatEncoding
 from milepost.chat.tokenizer import Tokenizer
 from milepost.engine.async_engine import AsyncEngine
+from milepost.server.config import ServerConfig
 from milepost.server.telemetry.metrics import Metrics
 
 __all__ = ["Services"]
@@ -17,6 +18,7 @@ class Services:
     """Everything that the server serves with.
 
     Attributes:
+        config: what whoever runs the server decided.
         engine: runs the requests; whoever built it stops it when the server has returned.
         tokenizer: of the completions endpoint's prompts and of all log-probabilities.
         metrics: what the engine was built to tell its latencies.
@@ -26,6 +28,7 @@ class Services:
         system_fingerprint: changes when the same seed may give other tokens.
     """
 
+    config: ServerConfig
     engine: AsyncEngine
     metrics: Metrics
     tokenizer: Tokenizer

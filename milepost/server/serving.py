@@ -14,13 +14,11 @@ from starlette.applications import Starlette
 from milepost.errors import ConfigError
 from milepost.server.front import Front
 
-__all__ = ["DEFAULT_DRAIN_SECONDS", "DrainingServer", "bind", "serve"]
+__all__ = ["DrainingServer", "bind", "serve"]
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_DRAIN_SECONDS = 60.0
 BACKLOG = 2048
-MAX_PORT = 65535
 
 # After the last request has ended, its bytes may still be on their way to a slow reader.
 FLUSH_SECONDS = 5
@@ -36,8 +34,6 @@ def bind(host: str, port: int) -> socket.socket:
     Raises:
         ConfigError: the port is taken or may not be used, or the host is not this machine's.
     """
-    if not 0 <= port <= MAX_PORT:  # getaddrinfo would wrap it around
-        raise ConfigError(f"--port must be between 0 and {MAX_PORT}. Given: {port}.")
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -61,21 +57,18 @@ def serve(
     app: Starlette,
     listener: socket.socket,
     *,
-    drain_seconds: float = DEFAULT_DRAIN_SECONDS,
-    log_level: str = "warning",
     on_ready: Callable[[str], None] | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT; then refuse new requests, finish the running ones and return.
 
+    Running requests that outlast the config's ``drain_seconds`` are aborted, by a second signal at once.
+
     Args:
         app: from `create_app`.
         listener: from `bind`; closed at the end.
-        drain_seconds: how long running requests may take; then they are aborted. A second signal
-            aborts them at once.
-        log_level: of the HTTP server's own log.
         on_ready: called with the server's address once it answers.
     """
-    DrainingServer(app, drain_seconds=drain_seconds, log_level=log_level, on_ready=on_ready).run([listener])
+    DrainingServer(app, on_ready=on_ready).run([listener])
 
 
 class DrainingServer(uvicorn.Server):
@@ -88,24 +81,23 @@ class DrainingServer(uvicorn.Server):
         self,
         app: Starlette,
         *,
-        drain_seconds: float = DEFAULT_DRAIN_SECONDS,
-        log_level: str = "warning",
         on_ready: Callable[[str], None] | None = None,
     ) -> None:
+        self._front: Front = app.state.front
+        options = self._front.services.config
         config = uvicorn.Config(
             app,
             http="httptools",
             loop="uvloop",
             lifespan="off",
             ws="none",
-            log_level=log_level,
-            access_log=log_level in {"info", "debug"},
+            log_level=options.log_level,
+            access_log=options.log_level in {"info", "debug"},
             server_header=False,
             timeout_graceful_shutdown=FLUSH_SECONDS,
         )
         super().__init__(config)
-        self._front: Front = app.state.front
-        self._drain_seconds = drain_seconds
+        self._drain_seconds = options.drain_seconds
         self._deadline: float | None = None
         self._on_ready = on_ready
 

@@ -25,7 +25,7 @@ from milepost.prefix.cache import PrefixCache
 from milepost.prefix.config import CacheConfig
 from milepost.scheduler.config import SchedulerConfig
 from milepost.scheduler.scheduler import Scheduler
-from milepost.server import Metrics, Services, bind, create_app
+from milepost.server import Metrics, ServerConfig, Services, bind, create_app
 from milepost.server.serving import DrainingServer
 from milepost.testing.scripted_executor import ScriptedExecutor
 from milepost.types import Batch, BatchResult
@@ -33,6 +33,7 @@ from milepost.types import Batch, BatchResult
 MODEL = "scripted"
 NUM_PAGES = 80
 MAX_MODEL_LEN = 1000
+DEFAULT_CONFIG = ServerConfig(drain_seconds=5)
 
 SPECIALS = ("[EOS]", "<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>")
 SPECIAL_IDS = {name: 256 + index for index, name in enumerate(SPECIALS)}
@@ -147,7 +148,7 @@ def read_metric(url: str, name: str) -> float:
 class ServedEngine:
     """A server in a thread of its own, on a free port."""
 
-    def __init__(self) -> None:
+    def __init__(self, config: ServerConfig = DEFAULT_CONFIG) -> None:
         self.script = Script()
         self.executor = PacedExecutor(self.script)
         tokenizer = ByteTokenizer()
@@ -168,6 +169,7 @@ class ServedEngine:
         metrics = Metrics()
         self.engine = AsyncEngine(Engine(self.executor, self.scheduler, tokenizer, observer=metrics))
         self.services = Services(
+            config=config,
             engine=self.engine,
             metrics=metrics,
             tokenizer=tokenizer,
@@ -179,7 +181,7 @@ class ServedEngine:
         app = create_app(self.services)
         self._front = app.state.front
         ready = threading.Event()
-        self.server = DrainingServer(app, drain_seconds=5, on_ready=lambda _: ready.set())
+        self.server = DrainingServer(app, on_ready=lambda _: ready.set())
         listener = bind("127.0.0.1", 0)
         self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         self._thread = threading.Thread(target=self.server.run, args=([listener],))
@@ -236,9 +238,9 @@ class ServedEngine:
 
 
 @contextmanager
-def serving() -> Iterator[ServedEngine]:
+def serving(config: ServerConfig = DEFAULT_CONFIG) -> Iterator[ServedEngine]:
     """A server that is shut down at the end."""
-    served = ServedEngine()
+    served = ServedEngine(config)
     try:
         yield served
     finally:
