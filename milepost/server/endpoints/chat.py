@@ -12,6 +12,7 @@ from msgspec import UNSET, UnsetType
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
+from milepost.chat.calls import ToolCallDelta
 from milepost.chat.encoding import ChatEncoding, ChatOptions, EncodedPrompt
 from milepost.chat.messages import ToolCall
 from milepost.chat.reply import Reply, ReplyDelta, ReplyParser, collect_reply
@@ -28,7 +29,9 @@ from milepost.server.protocol.responses import (
     ChatLogprobs,
     ChatMessage,
     FunctionCall,
+    FunctionCallDelta,
     ToolCallBody,
+    ToolCallDeltaBody,
     UsageBody,
     usage_body,
 )
@@ -123,10 +126,8 @@ class _Exchange:
             yield self._event([], usage_body([output.usage]))
 
     def _delta(self, delta: ReplyDelta) -> ChatDelta:
-        calls = []
-        for call in delta.tool_calls:
-            calls.append(_tool_call(call, self.num_tool_calls))
-            self.num_tool_calls += 1
+        calls = [_tool_call_delta(call) for call in delta.tool_calls]
+        self.num_tool_calls += sum(call.name is not None for call in delta.tool_calls)
         # A step may add nothing but log-probabilities: then its content is "".
         content = delta.content if delta.content or not delta else UNSET
         return ChatDelta(
@@ -172,9 +173,16 @@ def _message(reply: Reply) -> ChatMessage:
     )
 
 
-def _tool_call(call: ToolCall, index: int | None = None) -> ToolCallBody:
-    return ToolCallBody(
-        id=call.id,
-        function=FunctionCall(name=call.name, arguments=call.arguments),
-        index=UNSET if index is None else index,
+def _tool_call(call: ToolCall) -> ToolCallBody:
+    return ToolCallBody(id=call.id, function=FunctionCall(name=call.name, arguments=call.arguments))
+
+
+def _tool_call_delta(call: ToolCallDelta) -> ToolCallDeltaBody:
+    if call.name is None:
+        return ToolCallDeltaBody(index=call.index, function=FunctionCallDelta(arguments=call.arguments))
+    return ToolCallDeltaBody(
+        index=call.index,
+        id=call.id or UNSET,
+        type="function",
+        function=FunctionCallDelta(name=call.name, arguments=call.arguments),
     )
