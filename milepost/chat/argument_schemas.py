@@ -3,8 +3,8 @@
 Kimi K3 writes an argument's type before its value, and a string's value as it is, with no quotes around
 it. So a schema is split twice: into properties, and each property's schema into the JSON types that it
 allows. What the split can't express is left to the model: conditions that span several arguments
-(``anyOf`` and the like beside ``properties``, ``dependentRequired``, ``minProperties``), and for strings
-all but ``enum``, ``const``, ``pattern`` and the two lengths.
+(``anyOf`` and the like beside ``properties``, ``dependentRequired``, ``minProperties``), keywords that
+llguidance doesn't know, and for strings all but ``enum``, ``const``, ``pattern`` and the two lengths.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ MAX_DEPTH = 16
 # Lengths up to here are counted; each character more makes the grammar larger.
 MAX_COUNTED_CHARS = 4096
 
+# Look-around and back references, which no finite automaton has.
+_NOT_REGULAR = re.compile(r"\(\?<?[=!]|(?<!\\)(?:\\\\)*\\[1-9k]")
 _DEFINITIONS = ("$defs", "definitions")
 _SPANNING = ("allOf", "anyOf", "oneOf", "not", "if", "patternProperties")
 _ANY_TEXT = "(?s:.*)"
@@ -185,7 +187,7 @@ def _text(branches: Sequence[Mapping[str, Any]]) -> Piece | None:
         if "const" in schema or isinstance(schema.get("enum"), Sequence):
             given = [schema["const"]] if "const" in schema else schema["enum"]
             patterns += [re.escape(option) for option in given if isinstance(option, str)]
-        elif isinstance(schema.get("pattern"), str):
+        elif isinstance(schema.get("pattern"), str) and not _NOT_REGULAR.search(schema["pattern"]):
             # Where there are lengths too the pattern counts: a text can be held to one of them.
             patterns.append(_unanchored(schema["pattern"]))
         else:
@@ -249,7 +251,8 @@ def _literal(branches: Sequence[Mapping[str, Any]], kind: str, root: Mapping[str
     if not limited:
         return None
     whole: dict[str, Any] = limited[0] if len(limited) == 1 else {"anyOf": limited}
-    return texts.nested(texts.json_schema({key: root[key] for key in _DEFINITIONS if key in root} | whole))
+    definitions = {key: root[key] for key in _DEFINITIONS if key in root}
+    return texts.nested(texts.json_schema(definitions | whole, lenient=True))
 
 
 def _limited(schema: Mapping[str, Any], kind: str) -> dict[str, Any] | None:

@@ -193,7 +193,7 @@ def _calls(tools: ToolUse, markers: ToolMarkers) -> Piece:
 def _call(function: Function, markers: ToolMarkers, *, forced: bool) -> Piece:
     held = forced or function.strict
     try:
-        arguments = texts.json_schema(arguments_schema(function.parameters if held else {}))
+        arguments = texts.json_schema(arguments_schema(function.parameters if held else {}), lenient=True)
     except RequestError as error:
         raise RequestError(f"{function.path} can't be held to: {error}", param=function.path) from None
     return texts.sequence(
