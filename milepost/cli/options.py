@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 import msgspec
 
+from milepost.cli.config_file import NO_FILE, ConfigFile
 from milepost.cli.option_groups import with_options
 from milepost.cli.shipped_model import SHIPPED_MODEL_NAME, shipped_model
 from milepost.cli.terminal import print_notes, progress_bar
 from milepost.config import DTYPES, KERNELS, LAYOUTS, MEMORY_SHARE, WEIGHTS, EngineConfig
+from milepost.errors import ConfigError
 from milepost.types import SamplingParams
 
 if TYPE_CHECKING:
@@ -230,16 +232,23 @@ def sampling_options(command: F) -> F:
     return with_options(command, [*_SAMPLING_OPTIONS.values()])
 
 
-def take_engine_config(model: Path, options: dict[str, Any], **more: object) -> EngineConfig:
-    """Remove the engine's options from `options`; those not given keep their defaults.
+def take_engine_config(
+    model: Path, options: dict[str, Any], file: ConfigFile = NO_FILE, **more: object
+) -> EngineConfig:
+    """Remove the engine's options from `options`; those not given are the file's, or keep their defaults.
 
     Raises:
-        ConfigError: a value is wrong.
+        ConfigError: a value is wrong; one of the file's with its place.
     """
     given = {name: options.pop(name, None) for name in _ENGINE_OPTIONS} | more
-    return EngineConfig.from_options(
-        {"model": model} | {name: value for name, value in given.items() if value is not None}
-    )
+    said = {"model": model} | {name: value for name, value in given.items() if value is not None}
+    try:
+        return EngineConfig.from_options({**file.engine, **said})
+    except ConfigError as error:
+        name = str(error).partition(" ")[0]
+        if name in file.engine and name not in said:
+            raise ConfigError(f"{file.where('engine', name)}: {error}") from None
+        raise
 
 
 def take_sampling(options: dict[str, Any], **more: object) -> SamplingParams:

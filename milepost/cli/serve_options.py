@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from milepost.cli.config_file import NO_FILE, ConfigFile
 from milepost.cli.option_groups import option_group, with_options
 from milepost.errors import ConfigError
 
@@ -74,8 +75,7 @@ _SERVER_OPTIONS = {
     ),
     "log_format": _telling("--log-format", metavar="text|json", help="[default: text]"),
     "log_prompts": _telling(
-        "--log-prompts",
-        is_flag=True,
+        "--log-prompts/--no-log-prompts",
         default=None,
         help="Log prompts and replies too, which is off for a reason.",
     ),
@@ -96,17 +96,20 @@ def server_options(command: F) -> F:
     return with_options(command, [*_SERVER_OPTIONS.values()])
 
 
-def take_server_config(options: dict[str, Any]) -> ServerConfig:
-    """Remove the server's options from `options`; those not given keep their defaults.
+def take_server_config(options: dict[str, Any], file: ConfigFile = NO_FILE) -> ServerConfig:
+    """Remove the server's options from `options`; those not given are the file's, or keep their defaults.
 
     Raises:
-        ConfigError: a value is wrong; its name is spelt as on the command line.
+        ConfigError: a value is wrong; its name is as on the command line, or with its place in the file.
     """
     from milepost.server.config import ServerConfig  # with the HTTP stack, which takes a while
 
     given = {name: options.pop(name, None) for name in _SERVER_OPTIONS}
+    said = {name: value for name, value in given.items() if value not in (None, ())}
     try:
-        return ServerConfig(**{name: value for name, value in given.items() if value not in (None, ())})
+        return ServerConfig(**(file.server | said))
     except ConfigError as error:
         name, _, rest = str(error).partition(" ")
+        if name in file.server and name not in said:
+            raise ConfigError(f"{file.where('server', name)}: {error}") from None
         raise ConfigError(f"--{name.replace('_', '-')} {rest}" if name in given else str(error)) from None
