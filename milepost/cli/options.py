@@ -18,6 +18,7 @@ from milepost.cli.config_file import NO_FILE, ConfigFile
 from milepost.cli.option_groups import with_options
 from milepost.cli.shipped_model import SHIPPED_MODEL_NAME, shipped_model
 from milepost.cli.terminal import print_notes, progress_bar
+from milepost.cli.word_completion import models, one_of_words
 from milepost.config import DTYPES, KERNELS, LAYOUTS, MEMORY_SHARE, WEIGHTS, EngineConfig
 from milepost.errors import ConfigError
 from milepost.types import SamplingParams
@@ -67,12 +68,19 @@ _ENGINE_OPTIONS = {
     "dtype": click.option(
         "--dtype",
         metavar="|".join(DTYPES),
+        shell_complete=one_of_words(DTYPES),
         help="Activations and convolution windows; auto is float32. Compiled kernels compute in that always.",
     ),
-    "kv_dtype": click.option("--kv-dtype", metavar="|".join(DTYPES), help="Cached KV; auto is --dtype."),
+    "kv_dtype": click.option(
+        "--kv-dtype",
+        metavar="|".join(DTYPES),
+        shell_complete=one_of_words(DTYPES),
+        help="Cached KV; auto is --dtype.",
+    ),
     "weights": click.option(
         "--weights",
         metavar="|".join(WEIGHTS),
+        shell_complete=one_of_words(WEIGHTS),
         help=_or_default(
             "How weight matrices are stored; auto is as in the checkpoint, mxfp4 is for experts.", "weights"
         ),
@@ -80,6 +88,7 @@ _ENGINE_OPTIONS = {
     "layout": click.option(
         "--layout",
         metavar="|".join(LAYOUTS),
+        shell_complete=one_of_words(LAYOUTS),
         help=_or_default("How states and KV share pages; aligned is for comparison.", "layout"),
     ),
     "block_size": click.option(
@@ -110,6 +119,7 @@ _ENGINE_OPTIONS = {
     "kernels": click.option(
         "--kernels",
         metavar="|".join(KERNELS),
+        shell_complete=one_of_words(KERNELS),
         help=_or_default(
             "cpu is compiled, reference is slow and written to be read; auto is cpu where it is built.",
             "kernels",
@@ -214,7 +224,7 @@ def model_argument(command: F) -> F:
     def folder(_context: click.Context, _parameter: click.Parameter, value: str | None) -> Path:
         return shipped_model() if value in (None, SHIPPED_MODEL_NAME) else Path(str(value))
 
-    return click.argument("model", required=False, callback=folder)(command)
+    return click.argument("model", required=False, callback=folder, shell_complete=models)(command)
 
 
 def engine_options(command: F) -> F:

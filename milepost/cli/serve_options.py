@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from milepost.cli.config_file import NO_FILE, ConfigFile
 from milepost.cli.option_groups import option_group, with_options
+from milepost.cli.word_completion import one_of_words
 from milepost.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 _address = option_group("Address")
 _access = option_group("Access and limits")
 _telling = option_group("What it tells")
+
+_LEVELS = ("critical", "error", "warning", "info", "debug")
 
 # Defaults are told here and set in `ServerConfig`, which loads what `milepost --help` need not wait for;
 # a test holds the two together.
@@ -71,9 +74,17 @@ _SERVER_OPTIONS = {
         help="Time for running requests at the end.  [default: 60]",
     ),
     "log_level": _telling(
-        "--log-level", metavar="critical|error|warning|info|debug", help="[default: warning]"
+        "--log-level",
+        metavar="|".join(_LEVELS),
+        shell_complete=one_of_words(_LEVELS),
+        help="[default: warning]",
     ),
-    "log_format": _telling("--log-format", metavar="text|json", help="[default: text]"),
+    "log_format": _telling(
+        "--log-format",
+        metavar="text|json",
+        shell_complete=one_of_words(("text", "json")),
+        help="[default: text]",
+    ),
     "log_prompts": _telling(
         "--log-prompts/--no-log-prompts",
         default=None,
@@ -107,7 +118,7 @@ def take_server_config(options: dict[str, Any], file: ConfigFile = NO_FILE) -> S
     given = {name: options.pop(name, None) for name in _SERVER_OPTIONS}
     said = {name: value for name, value in given.items() if value not in (None, ())}
     try:
-        return ServerConfig(**(file.server | said))
+        return ServerConfig(**{**file.server, **said})
     except ConfigError as error:
         name, _, rest = str(error).partition(" ")
         if name in file.server and name not in said:

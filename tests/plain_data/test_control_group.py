@@ -91,7 +91,7 @@ def test_more_taken_than_allowed_leaves_nothing(tree: Tree) -> None:
 def test_threads_are_as_many_as_the_group_lets_run(
     monkeypatch: pytest.MonkeyPatch, share: float | None, cores: int
 ) -> None:
-    monkeypatch.setattr(machine.os, "sched_getaffinity", lambda _: set(range(8)))
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
     monkeypatch.setattr(machine, "group_processors", lambda: share)
     assert machine.usable_cores() == cores
 
