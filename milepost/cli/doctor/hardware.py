@@ -15,12 +15,12 @@ from milepost.cli.doctor.finding import Finding, Level
 from milepost.control_group import group_memory, group_processors
 from milepost.machine import available_memory, processor_name, total_memory, usable_cores
 
-__all__ = ["examine_hardware", "vectors"]
+__all__ = ["OTHER_FILES", "examine_hardware", "vectors"]
 
 _TOPIC = "machine"
 
-# Beside connections: the checkpoint's shards, the disk cache, libraries, the event loop.
-_OTHER_FILES = 256
+OTHER_FILES = 256
+"""Open beside connections: the checkpoint's shards, the disk cache, libraries, the event loop."""
 _LITTLE_MEMORY = 2 << 30
 _LITTLE_DISK = 2 << 30
 
@@ -151,7 +151,7 @@ def _disk() -> Finding:
 
 def _open_files(max_connections: int) -> Finding:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = max_connections + _OTHER_FILES
+    needed = max_connections + OTHER_FILES
     if soft == resource.RLIM_INFINITY:
         return _finding("open files", Level.OK, "no limit")
     found = f"at most {soft:,}"
@@ -161,7 +161,7 @@ def _open_files(max_connections: int) -> Finding:
     how = f"`ulimit -n {needed}`" if raised else f"as root, `ulimit -Hn {needed}; ulimit -n {needed}`"
     advice = (
         f"{max_connections:,} connections need {needed:,}. Before the server: {how} (LimitNOFILE={needed} "
-        f"in a systemd unit); or choose --max-connections {max(1, soft - _OTHER_FILES)}."
+        f"in a systemd unit); or choose --max-connections {max(1, soft - OTHER_FILES)}."
     )
     return _finding("open files", Level.WARNING, found, advice)
 
