@@ -56,12 +56,13 @@ def serve(
     """
     # These load torch and the HTTP stack, which takes seconds.
     from milepost.engine.async_engine import AsyncEngine
-    from milepost.server import Metrics, bind, create_app
+    from milepost.server import Metrics, bind, check_access, create_app
     from milepost.server import serve as run_server
 
     server = take_server_config(options)
     config = take_engine_config(model, options, served_model_name=served_model_name, seed=seed)
-    # A port that is taken is found before the weights are read.
+    # What is wrong with keys, certificates or a port that is taken is found before the weights are read.
+    warnings = check_access(server)
     listener = bind(server.host, server.port)
     try:
         with progress_bar("Loading weights") as progress:
@@ -69,7 +70,7 @@ def serve(
 
             metrics = Metrics()
             loaded = load_engine(config, progress=progress, observer=metrics)
-        print_notes(loaded.config.notes)
+        print_notes([*loaded.config.notes, *warnings])
         engine = AsyncEngine(loaded.engine)
         try:
             run_server(
