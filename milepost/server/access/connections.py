@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import struct
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -107,9 +108,16 @@ class GuardedConnection(HttpToolsProtocol):
             self._stuck = (waiting, now)
         elif now - self._stuck[1] > self.options.stalled_reader_timeout:
             logger.info("A client took nothing for %g s and was cut off", now - self._stuck[1])
-            self.transport.abort()
+            self._reset()
             return True
         return False
+
+    def _reset(self) -> None:
+        """Hang up, and let the kernel drop what the client did not take."""
+        connection = self.transport.get_extra_info("socket")
+        if connection is not None:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.transport.abort()
 
     def _turn_away(self, status: int, message: str, code: str) -> None:
         """Answer without a request, and hang up."""
