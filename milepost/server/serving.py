@@ -153,6 +153,12 @@ class DrainingServer(uvicorn.Server):
             self._front.abort_all()
         return not self._front.num_running or time.monotonic() >= self._deadline + FLUSH_SECONDS
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Close the port, let connections end within `FLUSH_SECONDS`, and cut off those that do not."""
+        await super().shutdown(sockets)
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
+
     def _sweep(self) -> None:
         now = asyncio.get_running_loop().time()
         for connection in list(self.server_state.connections):

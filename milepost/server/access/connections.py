@@ -24,6 +24,7 @@ logger = logging.getLogger(__name__)
 
 MAX_HEAD_BYTES = 64 * 1024
 HEAD_SECONDS = 30.0
+GOODBYE_SECONDS = 2.0
 RETRY_SECONDS = 5
 
 # The kernel would take megabytes off our hands for a client that reads nothing; past this much unsent it
@@ -45,6 +46,7 @@ class GuardedConnection(HttpToolsProtocol):
         self._head_bytes = 0
         self._stuck: tuple[int, float] | None = None
         self._has_asked = False
+        self._closing_since: float | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take a client in, or turn it away."""
@@ -85,9 +87,21 @@ class GuardedConnection(HttpToolsProtocol):
             self._idle_since = self.loop.time()
         super().on_response_complete()
 
+    def shutdown(self) -> None:
+        """The server stops: hang up when what is under way has ended."""
+        super().shutdown()
+        if self.transport.is_closing():
+            # A client need not answer the end of TLS, and the loop would wait half a minute for it.
+            self.loop.call_later(GOODBYE_SECONDS, self._end_closing)
+
     def sweep(self, now: float) -> None:
         """End the connection if its client has kept it too long; `now` is the loop's time."""
         if self._is_stuck(now):
+            return
+        if self.transport.is_closing():
+            self._closing_since = self._closing_since or now
+            if now - self._closing_since > self.options.stalled_reader_timeout:
+                self._end_closing()
             return
         if self._idle_since is not None and now - self._idle_since > HEAD_SECONDS:
             if self._head_bytes:
@@ -111,6 +125,10 @@ class GuardedConnection(HttpToolsProtocol):
             self._reset()
             return True
         return False
+
+    def _end_closing(self) -> None:
+        if self.transport.get_write_buffer_size() == 0:
+            self.transport.abort()
 
     def _reset(self) -> None:
         """Hang up, and let the kernel drop what the client did not take."""

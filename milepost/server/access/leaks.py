@@ -11,6 +11,8 @@ _QUOTED = re.compile(r"(['\"])[^'\"\n]*[/\\][^'\"\n]*\1")
 # Not the slash within "and/or", nor that of a URL.
 _BARE = re.compile(r"(?<![\w:/.\]])(?:~|[A-Za-z]:|\.{1,2})?[/\\][^\s'\"`,;:()<>\[\]]+")
 
+_MIN_HOST_CHARS = 3  # shorter ones are words too
+
 
 def without_paths(message: str) -> str:
     """An error's text without paths of files and the name of this machine.
@@ -19,7 +21,8 @@ def without_paths(message: str) -> str:
     them whole.
     """
     shown = _BARE.sub("[path]", _QUOTED.sub("[path]", message))
-    name = socket.gethostname()
-    if len(name) > 2 and name != "localhost":
-        shown = re.sub(rf"(?<![\w-]){re.escape(name)}(?![\w-])", "[host]", shown)
+    full = socket.gethostname()
+    for name in (full, full.partition(".")[0]):
+        if len(name) >= _MIN_HOST_CHARS and name != "localhost":
+            shown = re.sub(rf"(?<![\w-]){re.escape(name)}(?![\w-])", "[host]", shown)
     return shown
