@@ -90,10 +90,11 @@ def _is_said(parameter: str) -> bool:
 def _run(server: ServerConfig, config: EngineConfig) -> None:
     # These load torch and the HTTP stack, which takes seconds.
     from milepost.engine.async_engine import AsyncEngine
-    from milepost.server import Metrics, bind, create_app
+    from milepost.server import Metrics, bind, check_access, create_app
     from milepost.server import serve as run_server
 
-    # A port that is taken is found before the weights are read.
+    # What is wrong with keys, certificates or a port that is taken is found before the weights are read.
+    warnings = check_access(server)
     listener = bind(server.host, server.port)
     try:
         with progress_bar("Loading weights") as progress:
@@ -101,7 +102,7 @@ def _run(server: ServerConfig, config: EngineConfig) -> None:
 
             metrics = Metrics()
             loaded = load_engine(config, progress=progress, observer=metrics)
-        print_notes(loaded.config.notes)
+        print_notes([*loaded.config.notes, *warnings])
         engine = AsyncEngine(loaded.engine)
         try:
             run_server(
