@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from milepost.chat.encoding import ChatEncoding
 from milepost.chat.tokenizer import Tokenizer
 from milepost.engine.async_engine import AsyncEngine
+from milepost.grammar.compiler import GrammarCompiler
 from milepost.server.config import ServerConfig
 from milepost.server.telemetry.metrics import Metrics
 
@@ -23,6 +24,7 @@ class Services:
         tokenizer: of the completions endpoint's prompts and of all log-probabilities.
         metrics: what the engine was built to tell its latencies.
         encoding: of the chat endpoint; its stop tokens are among those that the engine was built with.
+        grammars: checks the grammars of requests, away from the event loop, before they are submitted.
         model_name: the name that requests must ask for.
         created: Unix time of the model's object in ``/v1/models``.
         system_fingerprint: changes when the same seed may give other tokens.
@@ -33,6 +35,7 @@ class Services:
     metrics: Metrics
     tokenizer: Tokenizer
     encoding: ChatEncoding
+    grammars: GrammarCompiler
     model_name: str
     created: int
     system_fingerprint: str
