@@ -19,6 +19,8 @@ from milepost.cli.terminal import notes, print_notes, progress_bar
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from opentelemetry.sdk.trace import TracerProvider
+
     from milepost.config import ResolvedConfig
     from milepost.engine.async_engine import AsyncEngine
     from milepost.llm import LoadedEngine
@@ -56,12 +58,14 @@ def serve(
     """
     # These load torch and the HTTP stack, which takes seconds.
     from milepost.engine.async_engine import AsyncEngine
-    from milepost.server import Metrics, bind, create_app
+    from milepost.server import Metrics, bind, configure_logging, create_app, otlp_provider
     from milepost.server import serve as run_server
 
     server = take_server_config(options)
+    configure_logging(server)
+    # What traces need is found missing before the weights are read, and so is a port that is taken.
+    provider = None if server.otlp_endpoint is None else otlp_provider(server.otlp_endpoint)
     config = take_engine_config(model, options, served_model_name=served_model_name, seed=seed)
-    # A port that is taken is found before the weights are read.
     listener = bind(server.host, server.port)
     try:
         with progress_bar("Loading weights") as progress:
@@ -73,7 +77,7 @@ def serve(
         engine = AsyncEngine(loaded.engine)
         try:
             run_server(
-                create_app(_services(loaded, server, engine, metrics)),
+                create_app(_services(loaded, server, engine, metrics, provider)),
                 listener,
                 on_ready=partial(_announce, loaded.config),
             )
@@ -83,8 +87,14 @@ def serve(
         listener.close()
 
 
-def _services(loaded: LoadedEngine, server: ServerConfig, engine: AsyncEngine, metrics: Metrics) -> Services:
-    from milepost.server import Services  # as above
+def _services(
+    loaded: LoadedEngine,
+    server: ServerConfig,
+    engine: AsyncEngine,
+    metrics: Metrics,
+    provider: TracerProvider | None,
+) -> Services:
+    from milepost.server import Services, Tracing  # as above
 
     config = loaded.config
     return Services(
@@ -95,6 +105,7 @@ def _services(loaded: LoadedEngine, server: ServerConfig, engine: AsyncEngine, m
         encoding=loaded.encoding,
         model_name=config.served_model_name,
         created=int(time.time()),
+        tracing=None if provider is None else Tracing(provider, config.served_model_name),
         system_fingerprint=f"milepost-{__version__}-{config.dtype}-{config.weights}-{config.kernels}",
     )
 

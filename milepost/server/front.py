@@ -8,6 +8,7 @@ from milepost.engine.output_stream import OutputStream
 from milepost.errors import EngineStoppedError, ExecutionError
 from milepost.server.services import Services
 from milepost.server.telemetry.metrics import Metrics
+from milepost.server.telemetry.telemetry import Telemetry
 from milepost.types import FinishReason, Request, RequestOutput
 
 __all__ = ["Front", "Run"]
@@ -22,13 +23,14 @@ class Front:
     Attributes:
         services: the same.
         metrics: the services' metrics.
+        telemetry: all that is told of requests.
         draining: no new request is accepted any more.
     """
 
     def __init__(self, services: Services) -> None:
         self.services = services
         self.metrics = services.metrics
-        self.metrics.watch(services.engine.stats)
+        self.telemetry = Telemetry(services)
         self.draining = False
         self._running: set[Run] = set()
 
@@ -55,7 +57,9 @@ class Front:
             RequestError: it can't be served.
             EngineStoppedError: the engine takes no more requests.
         """
-        run = Run(self.services.engine.submit(request), endpoint, self.metrics, self._running)
+        with self.telemetry.exchanges.submitting(request):
+            stream = self.services.engine.submit(request)
+        run = Run(stream, endpoint, self.metrics, self._running)
         self._running.add(run)
         return run
 

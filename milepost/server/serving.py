@@ -92,7 +92,8 @@ class DrainingServer(uvicorn.Server):
             lifespan="off",
             ws="none",
             log_level=options.log_level,
-            access_log=options.log_level in {"info", "debug"},
+            log_config=None,  # `milepost.server.telemetry.logs` decides
+            access_log=False,  # and tells more of a request
             server_header=False,
             timeout_graceful_shutdown=FLUSH_SECONDS,
         )
@@ -104,9 +105,15 @@ class DrainingServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start to answer, and say so."""
         await super().startup(sockets)
+        self._front.telemetry.start()
         if self._on_ready is not None and sockets:
             host, port = sockets[0].getsockname()[:2]
             self._on_ready(f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}")
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Let connections end, then tell the last that there is to tell."""
+        await super().shutdown(sockets)
+        await self._front.telemetry.stop()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """First signal: drain. Second: abort what still runs. The process then ends in its own time."""

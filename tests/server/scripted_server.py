@@ -135,14 +135,26 @@ class Reply:
         return dict(content["error"])
 
 
-def read_metric(url: str, name: str) -> float:
-    """A sample of a server's /metrics by its exact name and labels."""
-    with urllib.request.urlopen(f"{url}/metrics") as reply:
-        for line in reply.read().decode().splitlines():
+def read_samples(metrics: bytes) -> dict[str, float]:
+    """Prometheus' text by name and labels, those apart that every sample has."""
+    samples = {}
+    for line in metrics.decode().splitlines():
+        if line and not line.startswith("#"):
             sample, _, value = line.rpartition(" ")
-            if sample == name:
-                return float(value)
-    raise LookupError(name)
+            name, _, labels = sample.partition("{")
+            kept = [
+                f'{label}="{text}"'
+                for label, text in re.findall(r'(\w+)="((?:[^"\\\\]|\\\\.)*)"', labels)
+                if label not in {"model_name", "engine"}
+            ]
+            samples[f"{name}{{{','.join(kept)}}}" if kept else name] = float(value)
+    return samples
+
+
+def read_metric(url: str, name: str) -> float:
+    """A sample of a server's /metrics by its name and its own labels."""
+    with urllib.request.urlopen(f"{url}/metrics") as reply:
+        return read_samples(reply.read())[name]
 
 
 class ServedEngine:
@@ -213,7 +225,7 @@ class ServedEngine:
     def wait_until_idle(self, seconds: float = 5.0) -> None:
         """Wait until no page is owned; fails when one still is after `seconds`."""
         deadline = time.monotonic() + seconds
-        while self.metric('milepost_pages{state="owned"}') > 0:
+        while self.metric('milepost:pages{state="owned"}') > 0:
             assert time.monotonic() < deadline, "pages are still owned"
             time.sleep(0.02)
 
