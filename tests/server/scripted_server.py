@@ -25,7 +25,7 @@ from milepost.prefix.cache import PrefixCache
 from milepost.prefix.config import CacheConfig
 from milepost.scheduler.config import SchedulerConfig
 from milepost.scheduler.scheduler import Scheduler
-from milepost.server import Metrics, ServerConfig, Services, bind, create_app
+from milepost.server import Metrics, ServerConfig, Services, Tracing, bind, create_app
 from milepost.server.serving import DrainingServer
 from milepost.testing.scripted_executor import ScriptedExecutor
 from milepost.types import Batch, BatchResult
@@ -160,7 +160,7 @@ def read_metric(url: str, name: str) -> float:
 class ServedEngine:
     """A server in a thread of its own, on a free port."""
 
-    def __init__(self, config: ServerConfig = DEFAULT_CONFIG) -> None:
+    def __init__(self, config: ServerConfig = DEFAULT_CONFIG, tracing: Tracing | None = None) -> None:
         self.script = Script()
         self.executor = PacedExecutor(self.script)
         tokenizer = ByteTokenizer()
@@ -189,6 +189,7 @@ class ServedEngine:
             model_name=MODEL,
             created=1_700_000_000,
             system_fingerprint="milepost-test",
+            tracing=tracing,
         )
         app = create_app(self.services)
         self._front = app.state.front
@@ -250,9 +251,11 @@ class ServedEngine:
 
 
 @contextmanager
-def serving(config: ServerConfig = DEFAULT_CONFIG) -> Iterator[ServedEngine]:
+def serving(
+    config: ServerConfig = DEFAULT_CONFIG, *, tracing: Tracing | None = None
+) -> Iterator[ServedEngine]:
     """A server that is shut down at the end."""
-    served = ServedEngine(config)
+    served = ServedEngine(config, tracing)
     try:
         yield served
     finally:

@@ -11,7 +11,7 @@ from typing import Any
 from milepost.server.config import ServerConfig
 from milepost.server.telemetry.exchanges import MAX_LOGGED_BYTES, Exchange, current_exchange
 
-__all__ = ["configure_logging", "log_exchange"]
+__all__ = ["JsonFormatter", "TextFormatter", "configure_logging", "exchange_fields", "log_exchange"]
 
 logger = logging.getLogger("milepost.server.requests")
 
