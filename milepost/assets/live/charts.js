@@ -20,9 +20,8 @@ const UNITS = {
 function shortNumber(value) {
   if (value === null || value === undefined) return "–";
   const size = Math.abs(value);
-  if (size >= 9.995e8) return `${(value / 1e9).toPrecision(3)} G`;
-  if (size >= 9.995e5) return `${(value / 1e6).toPrecision(3)} M`;
-  if (size >= 9995) return `${(value / 1e3).toPrecision(3)} k`;
+  for (const [unit, name] of [[1e9, "G"], [1e6, "M"], [1e3, "k"]])
+    if (size >= 9.995 * unit || (unit > 1e3 && size >= unit)) return `${Number((value / unit).toPrecision(3))} ${name}`;
   if (size >= 99.95 || Number.isInteger(value)) return Math.round(value).toLocaleString("en");
   if (size >= 9.995) return value.toFixed(1);
   return size < 0.005 ? "0" : value.toFixed(2);
@@ -65,6 +64,7 @@ class Chart {
     parent.append(this.figure);
     this.listen();
     this.entries = new Map();
+    this.none = null;
   }
 
   listen() {
@@ -269,6 +269,13 @@ class Chart {
       }
       entry.swatch.style.setProperty("--c", `var(${one.color})`);
       entry.figure.textContent = value;
+    }
+    if (series.length) {
+      this.none?.remove();
+      this.none = null;
+    } else if (!this.none) {
+      this.none = element("li", "name", "none in this time");
+      this.legend.append(this.none);
     }
     for (const [name, entry] of this.entries) {
       if (!kept.has(name)) {

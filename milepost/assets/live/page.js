@@ -54,8 +54,8 @@ const CHARTS = [
   { id: "cache", title: "Prompt tokens hit and lost, by cause", unit: "tokens/s", format: "rate", stacked: true, series: (moments) => [
     { name: "hit", color: "--c3", of: (moment) => moment.cached_rate }, ...lost(moments),
   ] },
-  { id: "control", title: "Deciding, per step", unit: "logarithmic", format: "seconds", log: true, series: percentiles("control") },
-  { id: "refused", title: "Refused and ended by the server", unit: "requests/s", format: "rate", stacked: true,
+  { id: "control", title: "Control plane, per step", unit: "logarithmic", format: "seconds", log: true, series: percentiles("control") },
+  { id: "refused", title: "Refused, or ended by the server", unit: "requests/s", format: "rate", stacked: true,
     series: named("refused_rates", {}, {}) },
 ];
 
@@ -70,7 +70,8 @@ function tiles() {
   return [
     ["Output", now ? shortNumber(now.output_rate) : "–", "tokens/s", `${shortNumber(totals.output_tokens)} since the start`],
     ["Prompt", now ? shortNumber(now.prompt_rate + now.cached_rate) : "–", "tokens/s", `${shortNumber(totals.prompt_tokens)} since the start`],
-    ["Found cached", UNITS.share(share), "", `of ${shortNumber(totals.looked_up)} tokens looked up`],
+    ["Found cached", UNITS.share(share), "", `of ${shortNumber(totals.looked_up)} looked up`],
+    ["First token", duration(now && now.ttft ? now.ttft.p50 : null), "", now && now.ttft ? `p99 ${duration(now.ttft.p99)}` : "no request began"],
     ["Running", now ? String(now.running) : "–", "", now ? `${now.waiting} waiting` : ""],
     ["Pages in use", UNITS.share(busy / head.total_pages), "", `of ${shortNumber(head.total_pages)}, ${shortNumber(pages.free)} free`],
     ["Engine busy", now ? UNITS.share(now.busy) : "–", "", `${shortNumber(totals.requests)} requests ended`],
@@ -104,7 +105,10 @@ function showState(kind, text) {
 
 function drawCharts() {
   const last = held.moments[held.moments.length - 1];
-  const to = last ? last.time : Date.now() / 1000, from = to - held.span;
+  const to = last ? last.time : Date.now() / 1000;
+  // A server that is younger than the span fills the charts all the same.
+  const age = last ? to - held.moments[0].time : 0;
+  const from = to - Math.min(held.span, Math.max(60, age));
   const shown = held.moments.filter((moment) => moment.time >= from);
   for (const chart of held.charts) chart.show(shown, from, to);
   if (!at("numbers").hidden) showTable(shown, from, to);
@@ -156,6 +160,7 @@ function take(stats) {
     held.next = 0;
   }
   held.head = stats;
+  held.charts.find((chart) => chart.id === "pages").least = stats.total_pages;
   at("model").textContent = stats.model;
   document.title = `${stats.model} – Milepost`;
   if (!restarted) {
