@@ -14,6 +14,7 @@ from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from milepost.errors import MilepostError
 from milepost.server.access.gate import Gate, Gatekeeper
@@ -26,6 +27,8 @@ from milepost.server.protocol.errors import HttpError, error_response, to_http_e
 from milepost.server.protocol.responses import Model, ModelList
 from milepost.server.services import Services
 from milepost.server.streaming import ClientDisconnectedError
+from milepost.server.telemetry.exchanges import note_refusal
+from milepost.server.telemetry.page import page, stats_json
 
 __all__ = ["create_app"]
 
@@ -39,7 +42,7 @@ def create_app(services: Services) -> Starlette:
         services: what to serve with; the caller starts and stops the engine.
     """
     keeper = Gatekeeper(services.config)
-    app = Starlette(
+    app = _App(
         routes=[
             Route("/v1/models", _models, methods=["GET"]),
             Route("/v1/models/{model:path}", _model, methods=["GET"]),
@@ -49,6 +52,7 @@ def create_app(services: Services) -> Starlette:
             Route("/cache/reset", reset_cache, methods=["POST"]),
             Route("/health", _health, methods=["GET"]),
             Route("/metrics", _metrics, methods=["GET"]),
+            *_page_routes(services),
         ],
         middleware=_middleware(services, keeper),
         exception_handlers={
@@ -82,6 +86,25 @@ def _middleware(services: Services, keeper: Gatekeeper) -> list[Middleware]:
     return [cors, gate]
 
 
+class _App(Starlette):
+    """An application whose every reply has the request's id, those to what nobody foresaw too."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            await super().__call__(scope, receive, send)
+            return
+        front = self.state.front
+        assert isinstance(front, Front)
+        await front.telemetry.exchanges.serve(super().__call__, scope, receive, send)
+
+
+def _page_routes(services: Services) -> list[Route]:
+    if not services.config.page:
+        return []
+    return [Route("/", page, methods=["GET"]), Route("/stats.json", stats_json, methods=["GET"])]
+
+
 async def _models(http: HttpRequest) -> Response:
     return _json(ModelList(data=[_model_object(front_of(http).services)]))
 
@@ -113,9 +136,7 @@ def _json(body: msgspec.Struct) -> Response:
 
 async def _on_error(http: HttpRequest, error: Exception) -> Response:
     # An exception that nobody foresaw is logged with its traceback by the server that runs the app.
-    reply = to_http_error(error)
-    front_of(http).metrics.http_error(reply.status)
-    return error_response(reply)
+    return _refuse(http, to_http_error(error))
 
 
 async def _on_http_exception(http: HttpRequest, error: Exception) -> Response:
@@ -130,7 +151,11 @@ async def _on_http_exception(http: HttpRequest, error: Exception) -> Response:
     else:
         reply = HttpError(error.status_code, error.detail)
     reply.headers.update(error.headers or {})
-    front_of(http).metrics.http_error(reply.status)
+    return _refuse(http, reply)
+
+
+def _refuse(http: HttpRequest, reply: HttpError) -> Response:
+    note_refusal(front_of(http).metrics, reply)
     return error_response(reply)
 
 

@@ -9,6 +9,7 @@ from milepost.chat.tokenizer import Tokenizer
 from milepost.engine.async_engine import AsyncEngine
 from milepost.server.config import ServerConfig
 from milepost.server.telemetry.metrics import Metrics
+from milepost.server.telemetry.tracing import Tracing
 
 __all__ = ["Services"]
 
@@ -25,6 +26,7 @@ class Services:
         encoding: of the chat endpoint; its stop tokens are among those that the engine was built with.
         model_name: the name that requests must ask for.
         created: Unix time of the model's object in ``/v1/models``.
+        tracing: where traces of requests go, None for nowhere.
         system_fingerprint: changes when the same seed may give other tokens.
     """
 
@@ -36,3 +38,4 @@ class Services:
     model_name: str
     created: int
     system_fingerprint: str
+    tracing: Tracing | None = None
