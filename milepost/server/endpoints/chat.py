@@ -11,6 +11,7 @@ from msgspec import UNSET, UnsetType
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
+from milepost.chat.calls import ToolCallDelta
 from milepost.chat.encoding import EncodedPrompt
 from milepost.chat.messages import ToolCall
 from milepost.chat.reply import Reply, ReplyDelta, ReplyParser, collect_reply
@@ -37,7 +38,9 @@ from milepost.server.protocol.responses import (
     ChatLogprobs,
     ChatMessage,
     FunctionCall,
+    FunctionCallDelta,
     ToolCallBody,
+    ToolCallDeltaBody,
     UsageBody,
 )
 from milepost.types import FinishReason, Request, RequestOutput, SamplingParams, TokenLogprobs
@@ -78,7 +81,7 @@ class _Choice:
     def take(self, output: RequestOutput) -> ReplyDelta:
         """What the output adds to the reply."""
         delta = self.parser.feed(output)
-        self.num_tool_calls += len(delta.tool_calls)
+        self.num_tool_calls += sum(call.name is not None for call in delta.tool_calls)
         if output.finish_reason is not None:
             called = output.finish_reason is FinishReason.STOP and self.num_tool_calls > 0
             self.finish_reason = "tool_calls" if called else output.finish_reason.value
@@ -155,11 +158,11 @@ class _Chat:
             prompt_token_ids = UNSET
         async for index, output in outputs_of(runs):
             choice = self._choices[index]
-            num_calls, delta = choice.num_tool_calls, choice.take(output)
+            delta = choice.take(output)
             self._tally.note(index, output.usage)
             logprobs = self._logprobs(output.logprobs)
             if delta or (logprobs and logprobs.content) or (self.asked.return_token_ids and output.token_ids):
-                yield self._chunk(index, _delta(delta, num_calls), logprobs, token_ids=output.token_ids)
+                yield self._chunk(index, _delta(delta), logprobs, token_ids=output.token_ids)
             if output.finished:
                 yield self._chunk(index, ChatDelta(), finish_reason=choice.finish_reason)
         if self.asked.include_usage:
@@ -204,9 +207,8 @@ class _Chat:
         return chat_logprobs(self._services.tokenizer, drawn) if self.asked.logprobs else None
 
 
-def _delta(delta: ReplyDelta, num_calls: int) -> ChatDelta:
-    """The wire's form; `num_calls` are the calls that came before."""
-    calls = [_tool_call(call, num_calls + i) for i, call in enumerate(delta.tool_calls)]
+def _delta(delta: ReplyDelta) -> ChatDelta:
+    calls = [_tool_call_delta(call) for call in delta.tool_calls]
     # A step may add nothing but log-probabilities: then its content is "".
     content = delta.content if delta.content or not delta else UNSET
     return ChatDelta(content=content, reasoning_content=delta.reasoning or UNSET, tool_calls=calls or UNSET)
@@ -221,9 +223,16 @@ def _message(reply: Reply) -> ChatMessage:
     )
 
 
-def _tool_call(call: ToolCall, index: int | None = None) -> ToolCallBody:
-    return ToolCallBody(
-        id=call.id,
-        function=FunctionCall(name=call.name, arguments=call.arguments),
-        index=UNSET if index is None else index,
+def _tool_call(call: ToolCall) -> ToolCallBody:
+    return ToolCallBody(id=call.id, function=FunctionCall(name=call.name, arguments=call.arguments))
+
+
+def _tool_call_delta(call: ToolCallDelta) -> ToolCallDeltaBody:
+    if call.name is None:
+        return ToolCallDeltaBody(index=call.index, function=FunctionCallDelta(arguments=call.arguments))
+    return ToolCallDeltaBody(
+        index=call.index,
+        id=call.id or UNSET,
+        type="function",
+        function=FunctionCallDelta(name=call.name, arguments=call.arguments),
     )

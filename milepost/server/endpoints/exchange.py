@@ -1,4 +1,4 @@
-"""What the two generating endpoints do alike: start all choices of a request, and answer whole or as a stream."""
+"""What the two generating endpoints do alike: start all choices, and answer whole or as a stream."""
 
 from __future__ import annotations
 

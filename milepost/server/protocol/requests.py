@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from milepost.errors import RequestError, RequestTooLargeError
 from milepost.server.protocol.chat_fields import CHAT_PROMPT_HARMLESS, CHAT_WIRE_NAMES
 from milepost.server.protocol.fields import HarmlessValues
@@ -44,7 +46,7 @@ class ChatRequest(SamplingFields, frozen=True, kw_only=True):
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     reasoning_effort: str | None = None
-    chat_template_kwargs: dict[str, Any] = {}  # msgspec gives each struct its own copy
+    chat_template_kwargs: dict[str, Any] = msgspec.field(default_factory=dict)
     max_completion_tokens: int | None = None
     logprobs: bool = False
     top_logprobs: int | None = None
@@ -99,7 +101,7 @@ class CompletionRequest(SamplingFields, frozen=True, kw_only=True):
             )
         if self.best_of is not None and self.best_of != self.n:
             raise RequestError(
-                f"best_of may only be n, {self.n}: replies are not ranked. Given: {self.best_of}. Leave it out.",
+                f"best_of may only be n, {self.n}: replies are not ranked. Given: {self.best_of}.",
                 param="best_of",
             )
 
@@ -112,7 +114,7 @@ class CompletionRequest(SamplingFields, frozen=True, kw_only=True):
 
         Raises:
             RequestTooLargeError: too many token ids.
-            RequestError: a list that is neither of strings, nor of ids, nor of lists of ids; too many of them.
+            RequestError: a list that is neither of strings, nor of ids, nor of lists of ids; too many.
         """
         if isinstance(self.prompt, str):
             return [self.prompt]
@@ -120,7 +122,7 @@ class CompletionRequest(SamplingFields, frozen=True, kw_only=True):
             return [_token_ids(self.prompt, longest)]
         if len(self.prompt) > most:
             raise RequestError(
-                f"prompt must hold at most {most} prompts. Given: {len(self.prompt)}. Send them in several requests.",
+                f"prompt must hold at most {most} prompts. Given: {len(self.prompt)}. Send several requests.",
                 param="prompt",
             )
         if self.prompt and all(isinstance(item, str) for item in self.prompt):

@@ -21,12 +21,14 @@ __all__ = [
     "CompletionLogprobs",
     "CompletionTokensDetails",
     "FunctionCall",
+    "FunctionCallDelta",
     "Health",
     "Model",
     "ModelList",
     "PromptTokensDetails",
     "TokenLogprob",
     "ToolCallBody",
+    "ToolCallDeltaBody",
     "TopLogprob",
     "UsageBody",
     "Version",
@@ -102,12 +104,27 @@ class FunctionCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ToolCallBody(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool call; ``index`` is there in a stream only."""
+    """A whole tool call."""
 
     id: str
     function: FunctionCall
     type: Literal["function"] = "function"
-    index: int | UnsetType = UNSET
+
+
+class FunctionCallDelta(msgspec.Struct, frozen=True, kw_only=True):
+    """``name`` comes once; the pieces of ``arguments``, joined, are the whole."""
+
+    name: str | UnsetType = UNSET
+    arguments: str
+
+
+class ToolCallDeltaBody(msgspec.Struct, frozen=True, kw_only=True):
+    """What a chunk adds to a tool call; ``id`` and ``type`` come with its first piece only."""
+
+    index: int
+    id: str | UnsetType = UNSET
+    type: Literal["function"] | UnsetType = UNSET
+    function: FunctionCallDelta
 
 
 class ChatMessage(msgspec.Struct, frozen=True, kw_only=True):
@@ -149,7 +166,7 @@ class ChatDelta(msgspec.Struct, frozen=True, kw_only=True):
     role: Literal["assistant"] | UnsetType = UNSET
     content: str | UnsetType = UNSET
     reasoning_content: str | UnsetType = UNSET
-    tool_calls: list[ToolCallBody] | UnsetType = UNSET
+    tool_calls: list[ToolCallDeltaBody] | UnsetType = UNSET
 
 
 class ChatChunkChoice(msgspec.Struct, frozen=True, kw_only=True):

@@ -73,9 +73,9 @@ class SamplingFields(StructuredFields, frozen=True, kw_only=True):
     n: int = 1
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
-    logit_bias: dict[str, float] = {}  # msgspec gives each struct its own copy
+    logit_bias: dict[str, float] = msgspec.field(default_factory=dict)
     seed: int | None = None
-    stop: str | list[str] = []
+    stop: str | list[str] = msgspec.field(default_factory=list)
     stream: bool = False
     stream_options: StreamOptions | None = None
     min_tokens: int = 0
@@ -83,7 +83,7 @@ class SamplingFields(StructuredFields, frozen=True, kw_only=True):
     min_p: float = 0.0
     repetition_penalty: float = 1.0
     ignore_eos: bool = False
-    stop_token_ids: list[int] = []
+    stop_token_ids: list[int] = msgspec.field(default_factory=list)
     return_token_ids: bool = False
     priority: int = 0
     cache_salt: str = ""
@@ -97,11 +97,8 @@ class SamplingFields(StructuredFields, frozen=True, kw_only=True):
     @property
     def continuous_usage(self) -> bool:
         """Whether every chunk of a stream has the token counts so far."""
-        return (
-            self.include_usage
-            and self.stream_options is not None
-            and self.stream_options.continuous_usage_stats
-        )
+        options = self.stream_options
+        return options is not None and options.include_usage and options.continuous_usage_stats
 
     def check(self) -> None:
         """Check what no single type says.

@@ -33,9 +33,9 @@ class StructuredOutputs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 class StructuredFields(msgspec.Struct, frozen=True, kw_only=True):
     """At most one of these may ask for something.
 
-    ``response_format`` is OpenAI's. ``guided_json``, ``guided_regex``, ``guided_choice`` and ``guided_grammar``
-    are vLLM's older names for the members of ``structured_outputs``. A schema may be given as JSON text too.
-    A grammar is in llguidance's dialect of Lark.
+    ``response_format`` is OpenAI's. ``guided_json``, ``guided_regex``, ``guided_choice`` and
+    ``guided_grammar`` are vLLM's older names for the members of ``structured_outputs``. A schema may be
+    given as JSON text too. A grammar is in llguidance's dialect of Lark.
     """
 
     response_format: dict[str, Any] | None = None
@@ -56,7 +56,8 @@ class StructuredFields(msgspec.Struct, frozen=True, kw_only=True):
             given.insert(0, "response_format")
         if len(given) > 1:
             raise RequestError(
-                f"A reply can be constrained in one way only. Given: {' and '.join(given)}. Leave out all but one.",
+                f"A reply can be constrained in one way only. Given: {' and '.join(given)}. "
+                "Leave out all but one.",
                 param=given[1],
             )
         return given[0] if given else None
