@@ -65,12 +65,16 @@ def check_model(asked: str | None, served: str) -> None:
 
 @contextmanager
 def fields_renamed(names: Mapping[str, str]) -> Iterator[None]:
-    """Let a `RequestError` name its field as the client spells it, by `names` (ours -> the client's)."""
+    """Let a `RequestError` name its field as the client spells it, by `names` (ours -> the client's).
+
+    A name stands for the field and for whatever lies in it: ``names["a"] = "b"`` makes ``a.x`` ``b.x``.
+    """
     try:
         yield
     except RequestError as error:
         ours = error.param or ""
-        theirs = names.get(ours, ours)
+        root, dot, inside = ours.partition(".")
+        theirs = names.get(ours) or names.get(root, root) + dot + inside
         if theirs == ours:
             raise
         message = str(error)

@@ -92,7 +92,9 @@ def grammar_refusals(param: str | None) -> Iterator[None]:
     try:
         yield
     except RequestError as error:
-        raise HttpError(400, str(error), param=param or error.param, code=ErrorCode.INVALID_GRAMMAR) from None
+        param = param or error.param
+        message = str(error) if param is None else f"{param}: {error}"
+        raise HttpError(400, message, param=param, code=ErrorCode.INVALID_GRAMMAR) from None
 
 
 def grammar_of_format(response_format: Mapping[str, Any] | None) -> Grammar | None:
