@@ -175,7 +175,7 @@ def test_a_field_that_asks_for_nothing_is_accepted(shared: ServedEngine, fields:
         ({"response_format": {"type": "xml"}}, "response_format.type"),
         (
             {"response_format": {"type": "json_schema", "json_schema": {}}},
-            "response_format.json_schema.schema",
+            "response_format.json_schema.name",
         ),
         ({"suffix": "x"}, "suffix"),
         ({"logprobs": 21}, "logprobs"),

@@ -60,9 +60,7 @@ async def chat_completions(http: HttpRequest) -> Response:
 
 
 def _prepare(front: Front, asked: ChatRequest) -> tuple[EncodedPrompt, SamplingParams]:
-    options = chat_options(
-        asked, response_format=asked.response_format, content_grammar=asked.guided_grammar_text()
-    )
+    options = chat_options(asked, response_format=asked.response_format, content_grammar=asked.guided())
     prompt = encode_chat(front.services, asked.messages, options)
     return prompt, asked.to_sampling(prompt.grammar)
 

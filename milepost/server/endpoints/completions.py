@@ -25,7 +25,7 @@ from milepost.server.front import Front, Run
 from milepost.server.protocol.logprobs import completion_logprobs
 from milepost.server.protocol.requests import COMPLETION_HARMLESS, CompletionRequest
 from milepost.server.protocol.responses import Completion, CompletionChoice, CompletionLogprobs
-from milepost.server.protocol.structured import grammar_of_format
+from milepost.server.protocol.structured import content_grammar
 from milepost.types import Request, SamplingParams, TokenLogprobs
 
 __all__ = ["completions"]
@@ -49,7 +49,7 @@ def _prepare(
     front: Front, asked: CompletionRequest, prompts: Sequence[str | list[int]]
 ) -> tuple[list[Prompt], SamplingParams]:
     """Token ids of each prompt, and how to go on; whether they can be served, the engine checks."""
-    sampling = asked.to_sampling(asked.guided_grammar_text() or grammar_of_format(asked.response_format))
+    sampling = asked.to_sampling(content_grammar(asked))
     services = front.services
     tokens = [
         encode_text(services, prompt) if isinstance(prompt, str) else tuple(prompt) for prompt in prompts

@@ -9,13 +9,15 @@ from typing import Any
 
 import msgspec
 
+from milepost.chat.encoding import ChatOptions
+from milepost.chat.response_format import parse_content_form
 from milepost.errors import RequestError
 from milepost.grammar import texts
 from milepost.server.protocol.error_codes import ErrorCode
 from milepost.server.protocol.errors import HttpError
 from milepost.types import Grammar
 
-__all__ = ["StructuredFields", "StructuredOutputs", "grammar_of_format", "grammar_refusals"]
+__all__ = ["StructuredFields", "StructuredOutputs", "content_grammar", "grammar_refusals"]
 
 Schema = dict[str, Any] | str
 
@@ -62,7 +64,7 @@ class StructuredFields(msgspec.Struct, frozen=True, kw_only=True):
             )
         return given[0] if given else None
 
-    def guided_grammar_text(self) -> Grammar | None:
+    def guided(self) -> Grammar | None:
         """The grammar that a field other than ``response_format`` asks for.
 
         Raises:
@@ -97,33 +99,15 @@ def grammar_refusals(param: str | None) -> Iterator[None]:
         raise HttpError(400, message, param=param, code=ErrorCode.INVALID_GRAMMAR) from None
 
 
-def grammar_of_format(response_format: Mapping[str, Any] | None) -> Grammar | None:
-    """The grammar of a ``response_format`` for an endpoint without a chat encoding.
+def content_grammar(asked: StructuredFields) -> Grammar | None:
+    """What the text of a completion may spell, by whichever field says it; None when none does.
 
     Raises:
-        HttpError: 400: no such format, or a schema that can't be written.
+        HttpError: 400 ``invalid_grammar``: it can't be written.
+        RequestError: ``response_format`` is none.
     """
-    if response_format is None:
-        return None
-    kind = response_format.get("type")
-    if kind == "text":
-        return None
-    if kind == "json_object":
-        return texts.json_object()
-    if kind != "json_schema":
-        raise RequestError(
-            f"response_format.type must be text, json_object or json_schema. Given: {kind!r:.60}.",
-            param="response_format.type",
-        )
-    described = response_format.get("json_schema")
-    schema = described.get("schema") if isinstance(described, Mapping) else None
-    if not isinstance(schema, Mapping):
-        raise RequestError(
-            f"response_format.json_schema.schema must be a JSON schema. Given: {schema!r:.60}.",
-            param="response_format.json_schema.schema",
-        )
-    with grammar_refusals("response_format.json_schema.schema"):
-        return texts.json_schema(schema)
+    form = parse_content_form(ChatOptions(response_format=asked.response_format))
+    return form.grammar or asked.guided()
 
 
 def _grammar(kind: str, value: Any) -> Grammar:  # noqa: ANN401 - as the field of that kind holds it
