@@ -13,6 +13,7 @@ import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from openai import OpenAI
 
@@ -127,6 +128,12 @@ class Reply:
     headers: dict[str, str]
 
     @property
+    def json(self) -> Any:
+        """The body of a success."""
+        assert self.status == 200, self.body
+        return json.loads(self.body)
+
+    @property
     def error(self) -> dict[str, object]:
         """The error of a reply that has one and nothing else."""
         content = json.loads(self.body)
@@ -205,6 +212,13 @@ class ServedEngine:
         except urllib.error.HTTPError as error:
             with error:
                 return Reply(error.code, error.read(), dict(error.headers))
+
+    def events(self, path: str, body: object) -> list[Any]:
+        """The bodies of a stream's events, of which the last must be the end."""
+        reply = self.call(path, body)
+        *events, end = reply.body.decode().removesuffix("\n\n").split("\n\n")
+        assert (reply.status, end) == (200, "data: [DONE]")
+        return [json.loads(event.removeprefix("data: ")) for event in events]
 
     def metric(self, name: str) -> float:
         """A sample of /metrics by its exact name and labels."""
