@@ -141,7 +141,7 @@ def test_token_ids_on_request(served: ServedEngine) -> None:
     events = served.events("/v1/chat/completions", body | {"stream": True})
     streamed = [token for event in events for token in event["choices"][0].get("token_ids", [])]
     assert streamed == served.script.tokens
-    assert [event.get("prompt_token_ids") for event in events][0] == reply["prompt_token_ids"]
+    assert events[0]["prompt_token_ids"] == reply["prompt_token_ids"]
     served.script.write("ab")
     completion = served.call("/v1/completions", {"prompt": [5, 6], "return_token_ids": True}).json
     choice = completion["choices"][0]
