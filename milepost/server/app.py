@@ -19,6 +19,7 @@ from milepost.server.endpoints.completions import completions
 from milepost.server.endpoints.health import health, ready, version
 from milepost.server.endpoints.models import list_models, show_model
 from milepost.server.endpoints.reading import front_of
+from milepost.server.endpoints.self_description import openapi
 from milepost.server.endpoints.tokens import detokenize, tokenize
 from milepost.server.front import Front
 from milepost.server.protocol.error_codes import ErrorCode
@@ -50,6 +51,7 @@ def create_app(services: Services) -> Starlette:
             Route("/health", health, methods=["GET"]),
             Route("/ready", ready, methods=["GET"]),
             Route("/version", version, methods=["GET"]),
+            Route("/openapi.json", openapi, methods=["GET"]),
             Route("/metrics", _metrics, methods=["GET"]),
         ],
         exception_handlers={
