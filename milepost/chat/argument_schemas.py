@@ -3,8 +3,8 @@
 Kimi K3 writes an argument's type before its value, and a string's value as it is, with no quotes around
 it. So a schema is split twice: into properties, and each property's schema into the JSON types that it
 allows. What the split can't express is left to the model: conditions that span several arguments
-(``anyOf`` and the like beside ``properties``, ``dependentRequired``, ``minProperties``), and for strings
-all but ``enum``, ``const``, ``pattern`` and the two lengths.
+(``anyOf`` and the like beside ``properties``, ``dependentRequired``, ``minProperties``), keywords that
+llguidance doesn't know, and for strings all but ``enum``, ``const``, ``pattern`` and the two lengths.
 """
 
 from __future__ import annotations
@@ -19,12 +19,16 @@ from milepost.errors import RequestError
 from milepost.grammar import texts
 from milepost.grammar.texts import Piece
 
-__all__ = ["ArgumentSet", "Value", "argument_set", "values_of"]
+__all__ = ["ArgumentSet", "Value", "argument_set", "arguments_schema", "values_of"]
 
 JSON_TYPES = ("string", "number", "boolean", "null", "object", "array")
 # How deep references and alternatives are followed; what lies deeper may be anything.
 MAX_DEPTH = 16
+# Lengths up to here are counted; each character more makes the grammar larger.
+MAX_COUNTED_CHARS = 4096
 
+# Look-around and back references, which no finite automaton has.
+_NOT_REGULAR = re.compile(r"\(\?<?[=!]|(?<!\\)(?:\\\\)*\\[1-9k]")
 _DEFINITIONS = ("$defs", "definitions")
 _SPANNING = ("allOf", "anyOf", "oneOf", "not", "if", "patternProperties")
 _ANY_TEXT = "(?s:.*)"
@@ -81,6 +85,14 @@ def argument_set(parameters: Mapping[str, Any] | None) -> ArgumentSet:
     )
 
 
+def arguments_schema(parameters: Mapping[str, Any] | None) -> dict[str, Any]:
+    """A function's ``parameters`` as the schema of one JSON object, closed as `argument_set` has it."""
+    if parameters is None:
+        return {"type": "object", "properties": {}, "additionalProperties": False}
+    closed = argument_set(parameters).others is None
+    return {**parameters, "type": "object"} | ({"additionalProperties": False} if closed else {})
+
+
 def values_of(schema: object, root: Mapping[str, Any], path: str) -> list[Value]:
     """The forms that an argument of this schema may have, at most one a JSON type.
 
@@ -92,16 +104,19 @@ def values_of(schema: object, root: Mapping[str, Any], path: str) -> list[Value]
     Raises:
         RequestError: it allows nothing, or can't be written as a grammar.
     """
-    found: dict[str, list[Piece]] = {}
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for branch in _branches(schema, root, MAX_DEPTH):
+        for kind in _kinds(branch):
+            found.setdefault(kind, []).append(branch)
     try:
-        for branch in _branches(schema, root, MAX_DEPTH):
-            for kind in _kinds(branch):
-                piece = _text(branch) if kind == "string" else _literal(branch, kind, root)
-                if piece is not None and piece not in found.setdefault(kind, []):
-                    found[kind].append(piece)
+        pieces = {
+            kind: _text(found[kind]) if kind == "string" else _literal(found[kind], kind, root)
+            for kind in JSON_TYPES
+            if kind in found
+        }
     except RequestError as error:
         raise RequestError(f"{path} can't be held to: {error}", param=path) from None
-    values = [Value(kind, texts.either(*found[kind])) for kind in JSON_TYPES if found.get(kind)]
+    values = [Value(kind, piece) for kind, piece in pieces.items() if piece is not None]
     if not values:
         raise RequestError(f"{path} has an argument that can have no value: {schema!r:.80}.", param=path)
     return values
@@ -165,20 +180,29 @@ def _kind_of(value: object) -> str:
     return "object" if isinstance(value, Mapping) else "array"
 
 
-def _text(schema: Mapping[str, Any]) -> Piece | None:
-    """A string as it is; None when no string will do."""
-    if "const" in schema or isinstance(schema.get("enum"), Sequence):
-        given = [schema["const"]] if "const" in schema else schema["enum"]
-        options = [option for option in given if isinstance(option, str)]
-        return texts.nested(texts.choice(options)) if options else None
-    least, most = _length(schema, "minLength"), _length(schema, "maxLength")
-    pattern = schema.get("pattern")
-    if isinstance(pattern, str):
-        # Where both are given the pattern counts: a text can be held to one of them.
-        return texts.nested(texts.regex(_unanchored(pattern)))
-    if least is None and most is None:
+def _text(branches: Sequence[Mapping[str, Any]]) -> Piece | None:
+    """A string as it is, by any of some schemas; None when no string will do."""
+    patterns: list[str] = []
+    for schema in branches:
+        if "const" in schema or isinstance(schema.get("enum"), Sequence):
+            given = [schema["const"]] if "const" in schema else schema["enum"]
+            patterns += [re.escape(option) for option in given if isinstance(option, str)]
+        elif isinstance(schema.get("pattern"), str) and not _NOT_REGULAR.search(schema["pattern"]):
+            # Where there are lengths too the pattern counts: a text can be held to one of them.
+            patterns.append(_unanchored(schema["pattern"]))
+        else:
+            patterns.append(_of_length(schema))
+    if _ANY_TEXT in patterns:
         return texts.free_text()
-    return texts.nested(texts.regex(f"(?s:.{{{least or 0},{'' if most is None else most}}})"))
+    return texts.nested(texts.regex("|".join(dict.fromkeys(patterns)))) if patterns else None
+
+
+def _of_length(schema: Mapping[str, Any]) -> str:
+    least, most = _length(schema, "minLength"), _length(schema, "maxLength")
+    if not least and (most is None or most > MAX_COUNTED_CHARS):
+        return _ANY_TEXT
+    least = min(least or 0, MAX_COUNTED_CHARS)
+    return f"(?s:.{{{least},{'' if most is None or most > MAX_COUNTED_CHARS else most}}})"
 
 
 def _length(schema: Mapping[str, Any], key: str) -> int | None:
@@ -188,29 +212,57 @@ def _length(schema: Mapping[str, Any], key: str) -> int | None:
 
 def _unanchored(pattern: str) -> str:
     """JSON Schema looks for a pattern anywhere in a text; a grammar matches the whole of it."""
-    alternatives = "|" in pattern
-    start = not alternatives and pattern.startswith("^")
-    end = not alternatives and re.search(r"(?<!\\)(\\\\)*\$\Z", pattern) is not None
-    if alternatives and re.fullmatch(r"\^\((?:[^()\\]|\\.)*\)\$", pattern):
-        start = end = True  # one group between the anchors: they hold for each alternative
+    return "|".join(map(_unanchored_alternative, _alternatives(pattern)))
+
+
+def _unanchored_alternative(pattern: str) -> str:
+    start = pattern.startswith("^")
+    end = re.search(r"(?<!\\)(\\\\)*\$\Z", pattern) is not None
     body = pattern[1 if start else 0 : -1 if end else None]
     return f"{'' if start else _ANY_TEXT}(?:{body}){'' if end else _ANY_TEXT}"
 
 
-def _literal(schema: Mapping[str, Any], kind: str, root: Mapping[str, Any]) -> Piece | None:
-    """JSON of one type; None when no value of it will do."""
+def _alternatives(pattern: str) -> list[str]:
+    """A pattern cut at the bars that stand outside of all groups and classes."""
+    found, depth, in_class, start = [], 0, False, 0
+    at = 0
+    while at < len(pattern):
+        char = pattern[at]
+        if char == "\\":
+            at += 1
+        elif in_class:
+            in_class = char != "]"
+        elif char == "[":
+            in_class = True
+        elif char == "|" and depth == 0:
+            found.append(pattern[start:at])
+            start = at + 1
+        else:
+            depth += {"(": 1, ")": -1}.get(char, 0)
+        at += 1
+    return [*found, pattern[start:]]
+
+
+def _literal(branches: Sequence[Mapping[str, Any]], kind: str, root: Mapping[str, Any]) -> Piece | None:
+    """JSON of one type, by any of some schemas; None when no value of it will do."""
     if kind == "null":
         return texts.literal("null")
-    limited = {key: value for key, value in schema.items() if key != "$schema"}
+    limited = [only for schema in branches if (only := _limited(schema, kind)) is not None]
+    if not limited:
+        return None
+    whole: dict[str, Any] = limited[0] if len(limited) == 1 else {"anyOf": limited}
+    definitions = {key: root[key] for key in _DEFINITIONS if key in root}
+    return texts.nested(texts.json_schema(definitions | whole, lenient=True))
+
+
+def _limited(schema: Mapping[str, Any], kind: str) -> dict[str, Any] | None:
+    """A schema that allows values of one type only."""
+    limited = {key: value for key, value in schema.items() if key not in ("$schema", "$id")}
     if isinstance(schema.get("enum"), Sequence):
         limited["enum"] = [value for value in schema["enum"] if _kind_of(value) == kind]
         if not limited["enum"]:
             return None
-    integers = schema.get("type") == "integer" or (
-        kind == "number" and isinstance(schema.get("type"), Sequence) and "number" not in schema["type"]
-    )
-    limited["type"] = "integer" if integers else kind
-    for key in _DEFINITIONS:
-        if key in root:
-            limited.setdefault(key, root[key])
-    return texts.nested(texts.json_schema(limited))
+    given = schema.get("type", kind)
+    kinds = [given] if isinstance(given, str) else given
+    limited["type"] = "integer" if kind == "number" and "number" not in kinds else kind
+    return limited

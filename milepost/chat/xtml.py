@@ -10,16 +10,15 @@ its response.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
-from operator import itemgetter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from milepost.chat.encoding import ChatOptions, EncodedPrompt, refuse_template_arguments
-from milepost.chat.messages import Message, Role, ToolCall, parse_messages
+from milepost.chat.messages import Message, Role, parse_messages
 from milepost.chat.reply import ReplyParser
 from milepost.chat.response_format import ContentForm, parse_content_form
 from milepost.chat.tokenizer import Tokenizer
+from milepost.chat.tool_results import in_call_order
 from milepost.chat.tools import ToolUse, parse_tool_use
 from milepost.chat.xtml_grammar import XtmlGrammar
 from milepost.chat.xtml_reply import XtmlMarkers, XtmlReplyParser
@@ -100,9 +99,9 @@ class XtmlEncoding:
             out.system("tool-declare", _TOOLS_TEXT.format(tools=sorted_json(tools.declared, "tools")))
         if effort is not None:
             out.system("thinking-effort", _EFFORT_TEXT.format(effort=effort))
-        for path, message, tool_name, index in _in_order(checked):
-            if message.role is Role.TOOL:
-                out.message(message.parts, role="tool", tool=tool_name, index=str(index))
+        for path, message, call, index in in_call_order(checked):
+            if call is not None:
+                out.message(message.parts, role="tool", tool=call.name, index=str(index))
             elif message.role is Role.ASSISTANT:
                 out.assistant(message, path, thinking=effort is not None)
             else:
@@ -162,40 +161,3 @@ def _reasoning_comes_back(messages: Sequence[Message]) -> bool:
     """Whether this client sends earlier reasoning along: it did for the last reply. Most never do."""
     replies = [message for message in messages if message.role is Role.ASSISTANT]
     return bool(replies) and bool((replies[-1].reasoning or "").strip())
-
-
-def _in_order(messages: Sequence[Message]) -> Iterator[tuple[str, Message, str, int]]:
-    """(path, message, tool name, tool index) with each run of tool results in the order of the calls."""
-    calls: tuple[ToolCall, ...] = ()
-    answered = 0
-    for is_results, run in groupby(enumerate(messages), lambda entry: entry[1].role is Role.TOOL):
-        if is_results:
-            results: list[tuple[int, str, Message]] = []
-            for i, message in run:
-                path = f"messages[{i}]"
-                results.append((_call_position(message, path, calls, answered + len(results)), path, message))
-            for position, path, message in sorted(results, key=itemgetter(0)):
-                answered += 1
-                yield path, message, calls[position].name, answered
-        else:
-            for i, message in run:
-                if message.role is Role.ASSISTANT:
-                    calls, answered = message.tool_calls, 0
-                yield f"messages[{i}]", message, "", 0
-
-
-def _call_position(message: Message, path: str, calls: Sequence[ToolCall], by_order: int) -> int:
-    """Which of `calls` a tool result answers: by its id, or by its place when it gives none."""
-    field = f"{path}.tool_call_id"
-    if message.tool_call_id is None:
-        if by_order < len(calls):
-            return by_order
-        raise RequestError(f"{field} is missing, and no unanswered tool call comes before it.", param=field)
-    for position, call in enumerate(calls):
-        if call.id == message.tool_call_id:
-            return position
-    raise RequestError(
-        f"{field} must be the id of a call of the assistant message before it. "
-        f"Given: {message.tool_call_id!r}; known: {[call.id for call in calls]}.",
-        param=field,
-    )
