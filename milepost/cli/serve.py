@@ -92,6 +92,7 @@ def _services(loaded: LoadedEngine, server: ServerConfig, engine: AsyncEngine, m
         engine=engine,
         metrics=metrics,
         tokenizer=loaded.tokenizer,
+        grammars=loaded.grammars,
         encoding=loaded.encoding,
         model_name=config.served_model_name,
         created=int(time.time()),

@@ -17,6 +17,7 @@ from milepost.config import EngineConfig, ResolvedConfig
 from milepost.config_json import read_model_spec
 from milepost.engine.engine import Engine
 from milepost.engine.reports import EngineObserver
+from milepost.grammar.compiler import GrammarCompiler
 from milepost.kernels.native import set_num_threads
 from milepost.kernels.ops import load_ops
 from milepost.llm.cache_tiers import open_cache
@@ -46,6 +47,7 @@ class LoadedEngine:
         engine: the step loop; close it when done.
         tokenizer: the checkpoint's.
         encoding: the chat encoding of the model's family.
+        grammars: checks what replies shall spell.
         layout: how states and KV lie in pages.
         config: the engine's numbers.
     """
@@ -53,6 +55,7 @@ class LoadedEngine:
     engine: Engine
     tokenizer: Tokenizer
     encoding: ChatEncoding
+    grammars: GrammarCompiler
     layout: TiledLayout
     config: ResolvedConfig
 
@@ -78,6 +81,8 @@ def load_engine(
     spec = read_model_spec(folder)
     tokenizer = load_tokenizer(folder, model_vocab_size=spec.vocab_size)
     encoding = chat_encoding(spec.family.value, tokenizer)
+    stop_token_ids = tuple(dict.fromkeys(spec.stop_token_ids + encoding.stop_token_ids))
+    grammars = GrammarCompiler(tokenizer, vocab_size=spec.vocab_size, stop_token_ids=stop_token_ids)
     layout = named_layout(config.layout, spec, **config.layout_options())
     resolved = resolve_engine(config, spec, layout)
     pool = PagePool(resolved.num_pages)
@@ -90,7 +95,7 @@ def load_engine(
                 max_model_len=resolved.max_model_len,
                 token_budget=resolved.max_num_batched_tokens,
                 max_num_seqs=resolved.max_num_seqs,
-                stop_token_ids=tuple(dict.fromkeys(spec.stop_token_ids + encoding.stop_token_ids)),
+                stop_token_ids=stop_token_ids,
                 vocab_size=spec.vocab_size,
             ),
             layout,
@@ -101,7 +106,14 @@ def load_engine(
     except BaseException:
         tiers.close()
         raise
-    return LoadedEngine(engine=engine, tokenizer=tokenizer, encoding=encoding, layout=layout, config=resolved)
+    return LoadedEngine(
+        engine=engine,
+        tokenizer=tokenizer,
+        encoding=encoding,
+        grammars=grammars,
+        layout=layout,
+        config=resolved,
+    )
 
 
 def resolve_engine(config: EngineConfig, spec: ModelSpec, layout: TiledLayout) -> ResolvedConfig:

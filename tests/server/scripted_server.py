@@ -20,6 +20,7 @@ from openai import OpenAI
 from milepost.chat.families import chat_encoding
 from milepost.engine.async_engine import AsyncEngine
 from milepost.engine.engine import Engine
+from milepost.grammar.compiler import GrammarCompiler
 from milepost.memory.layout import PagedLayout
 from milepost.memory.pool import PagePool
 from milepost.prefix.cache import PrefixCache
@@ -180,6 +181,9 @@ class ServedEngine:
             engine=self.engine,
             metrics=metrics,
             tokenizer=tokenizer,
+            grammars=GrammarCompiler(
+                tokenizer, vocab_size=tokenizer.vocab_size, stop_token_ids=encoding.stop_token_ids
+            ),
             encoding=encoding,
             model_name=MODEL,
             created=1_700_000_000,

@@ -22,7 +22,7 @@ from milepost.server.endpoints.exchange import (
     outputs_of,
     usage_of_chunk,
 )
-from milepost.server.endpoints.prompts import encode_chat
+from milepost.server.endpoints.prompts import checked_grammar, encode_chat
 from milepost.server.endpoints.reading import fields_renamed, front_of, new_id, read_request
 from milepost.server.endpoints.usage import Tally
 from milepost.server.front import Front, Run
@@ -60,9 +60,13 @@ async def chat_completions(http: HttpRequest) -> Response:
 
 
 def _prepare(front: Front, asked: ChatRequest) -> tuple[EncodedPrompt, SamplingParams]:
-    options = chat_options(asked, response_format=asked.response_format, content_grammar=asked.guided())
-    prompt = encode_chat(front.services, asked.messages, options)
-    return prompt, asked.to_sampling(prompt.grammar)
+    services, field = front.services, asked.constraint()
+    # By itself too: only what is a grammar of its own can't reach out of the place that it gets in the reply.
+    content = checked_grammar(services, asked.guided(), field)
+    options = chat_options(asked, response_format=asked.response_format, content_grammar=content)
+    prompt = encode_chat(services, asked.messages, options)
+    grammar = checked_grammar(services, prompt.grammar, field or "tools")
+    return prompt, asked.to_sampling(grammar)
 
 
 @dataclass

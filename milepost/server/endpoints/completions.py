@@ -18,7 +18,7 @@ from milepost.server.endpoints.exchange import (
     reason_of,
     usage_of_chunk,
 )
-from milepost.server.endpoints.prompts import encode_text, most_prompt_tokens
+from milepost.server.endpoints.prompts import checked_grammar, encode_text, most_prompt_tokens
 from milepost.server.endpoints.reading import front_of, new_id, read_request
 from milepost.server.endpoints.usage import Tally
 from milepost.server.front import Front, Run
@@ -49,8 +49,8 @@ def _prepare(
     front: Front, asked: CompletionRequest, prompts: Sequence[str | list[int]]
 ) -> tuple[list[Prompt], SamplingParams]:
     """Token ids of each prompt, and how to go on; whether they can be served, the engine checks."""
-    sampling = asked.to_sampling(content_grammar(asked))
     services = front.services
+    sampling = asked.to_sampling(checked_grammar(services, content_grammar(asked), asked.constraint()))
     tokens = [
         encode_text(services, prompt) if isinstance(prompt, str) else tuple(prompt) for prompt in prompts
     ]

@@ -1,4 +1,4 @@
-"""From what clients send to token ids, in time that the context length bounds and not the client.
+"""From what clients send to token ids and grammars, in time that the context bounds and not the client.
 
 Everything here takes long for long prompts: call it in a thread.
 """
@@ -11,9 +11,11 @@ from typing import Any
 from milepost.chat.encoding import ChatOptions, EncodedPrompt
 from milepost.chat.tokenizer import Tokenizer
 from milepost.errors import RequestTooLargeError
+from milepost.server.protocol.structured import grammar_refusals
 from milepost.server.services import Services
+from milepost.types import Grammar
 
-__all__ = ["encode_chat", "encode_text", "most_prompt_tokens", "refuse_overlong"]
+__all__ = ["checked_grammar", "encode_chat", "encode_text", "most_prompt_tokens", "refuse_overlong"]
 
 # Text of fewer characters a token is tokenised at once; real text has about 4.
 SUSPECT_CHARS_PER_TOKEN = 8
@@ -28,6 +30,18 @@ UNCOUNTED_FIELDS = {"reasoning", "reasoning_content"}
 def most_prompt_tokens(services: Services) -> int:
     """The longest prompt that can be served: with room for one token of output."""
     return services.engine.limits.max_length - 1
+
+
+def checked_grammar(services: Services, grammar: Grammar | None, param: str | None) -> Grammar | None:
+    """The grammar, if it can be obeyed; it is then most often ready when its request starts.
+
+    Raises:
+        HttpError: 400 ``invalid_grammar`` with the compiler's own words.
+    """
+    if grammar is not None:
+        with grammar_refusals(param):
+            services.grammars.check(grammar, param=param)
+    return grammar
 
 
 def encode_text(services: Services, prompt: str) -> tuple[int, ...]:
