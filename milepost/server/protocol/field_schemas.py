@@ -10,7 +10,7 @@ from typing import Any
 
 from milepost.types import MAX_LOGPROBS
 
-__all__ = ["FIELD_SCHEMAS", "MESSAGE", "PROMPT", "TOOL", "TOOL_CHOICE"]
+__all__ = ["FIELD_SCHEMAS", "PROMPT", "PROMPT_OR_MESSAGES"]
 
 Schema = dict[str, Any]
 
@@ -36,7 +36,7 @@ _CALL: Schema = {
                 "name": {"type": "string", "minLength": 1},
                 "arguments": {
                     "description": "JSON text of an object, or the object.",
-                    "type": ["string", "object"],
+                    "type": ["string", "object", "null"],
                 },
             },
             "required": ["name"],
@@ -54,7 +54,7 @@ def _message(roles: list[str], required: list[str], **fields: Schema) -> Schema:
     }
 
 
-MESSAGE: Schema = {
+_MESSAGE: Schema = {
     "description": "Other fields may only be null or [], as clients send back what a reply left unused.",
     "oneOf": [
         _message(["system", "developer", "user"], ["content"], content=_TEXT),
@@ -70,7 +70,7 @@ MESSAGE: Schema = {
     ],
 }
 
-TOOL: Schema = {
+_TOOL: Schema = {
     "type": "object",
     "properties": {
         "type": {"const": "function"},
@@ -88,7 +88,7 @@ TOOL: Schema = {
     "required": ["type", "function"],
 }
 
-TOOL_CHOICE: Schema = {
+_TOOL_CHOICE: Schema = {
     "anyOf": [
         {"enum": ["auto", "none", "required"]},
         {
@@ -119,6 +119,14 @@ PROMPT: Schema = {
         {"type": "array", "minItems": 1, "items": {"type": "string", "minLength": 1}},
         _TOKEN_IDS,
         {"type": "array", "minItems": 1, "items": _TOKEN_IDS},
+    ]
+}
+
+# Null leaves a field out.
+PROMPT_OR_MESSAGES: Schema = {
+    "oneOf": [
+        {"required": [field], "properties": {field: {"not": {"type": "null"}}}}
+        for field in ("prompt", "messages")
     ]
 }
 
@@ -157,9 +165,10 @@ FIELD_SCHEMAS: dict[str, Schema] = {
         "propertyNames": {"pattern": "^[0-9]{1,19}$"},
         "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100},
     },
-    "messages": {"type": "array", "minItems": 1, "items": MESSAGE},
-    "tools": {"type": "array", "items": TOOL},
-    "tool_choice": TOOL_CHOICE,
+    "messages": {"type": "array", "minItems": 1, "items": _MESSAGE},
+    "tools": {"type": "array", "items": _TOOL},
+    "tool_choice": _TOOL_CHOICE,
+    "tokens": {"type": "array", "items": {"type": "integer", "minimum": 0}},
     "guided_choice": {"type": "array", "minItems": 1, "items": {"type": "string"}},
     "chat_template_kwargs": {
         "description": "More than `thinking` only where the model's chat form is a template.",

@@ -8,7 +8,7 @@ import msgspec
 
 from milepost.server.protocol.cache_requests import ExplainRequest, ResetRequest
 from milepost.server.protocol.errors import ErrorBody
-from milepost.server.protocol.field_schemas import FIELD_SCHEMAS, PROMPT
+from milepost.server.protocol.field_schemas import FIELD_SCHEMAS, PROMPT, PROMPT_OR_MESSAGES
 from milepost.server.protocol.fields import ANY_LABELS, ANY_STRING, HarmlessValues
 from milepost.server.protocol.requests import (
     CHAT_HARMLESS,
@@ -175,17 +175,27 @@ def _success(operation: _Operation) -> dict[str, Any]:
         return {"description": "OK", "content": {operation.reply: {"schema": schema}}}
     content: dict[str, Any] = {"application/json": {"schema": _ref(operation.reply)}}
     if operation.chunk is not None:
-        content["text/event-stream"] = {
-            "schema": {
-                "description": (
-                    "With stream: true. Server-sent events: each one's data is a chunk as described in "
-                    "x-event-data or, when the reply fails under way, an ErrorBody; the last one's is [DONE]."
-                ),
-                "type": "string",
-                "x-event-data": _ref(operation.chunk),
-            }
-        }
+        content["text/event-stream"] = {"schema": _event(operation.chunk)}
     return {"description": "OK", "content": content}
+
+
+def _event(chunk: type[msgspec.Struct]) -> Schema:
+    """One server-sent event."""
+    return {
+        "description": (
+            "One of the server-sent events that stream: true asks for. Its data is a chunk or, when the reply "
+            "fails under way, an ErrorBody; the last one's is [DONE]."
+        ),
+        "type": "object",
+        "properties": {
+            "data": {
+                "type": "string",
+                "contentMediaType": "application/json",
+                "contentSchema": {"anyOf": [_ref(chunk), _ref(ErrorBody)]},
+            }
+        },
+        "required": ["data"],
+    }
 
 
 def _ref(kind: type[msgspec.Struct]) -> Schema:
@@ -206,7 +216,8 @@ def _request_schema(operation: _Operation, made: Schema, max_choices: int, model
         bounded = {**_documented(schema), **bounds[name]} if name in bounds else schema
         properties[name] = bounded if name in required else _nullable(bounded)
     properties |= {name: _harmless_schema(values) for name, values in operation.harmless.items()}
-    return made | {"properties": properties, "additionalProperties": False}
+    either = PROMPT_OR_MESSAGES if {"prompt", "messages"} <= set(made["properties"]) else {}
+    return made | {"properties": properties, "additionalProperties": False} | either
 
 
 def _documented(schema: Schema) -> Schema:
