@@ -98,7 +98,8 @@ def test_bounds_are_those_of_the_server(shared: ServedEngine, field: str) -> Non
         assert (reply.status, reply.error["param"]) == (400, field), value
     for value in just_inside(NUMBERS[field]):
         stopping = {"stop_token_ids": list(range(256))} if field == "min_tokens" else {}
-        assert shared.call(path, body | stopping | {field: value}).status == 200, value
+        status = shared.call(path, body | stopping | {field: value}).status
+        assert status == 200 or (field, status) == ("timeout", 504), value
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from milepost.errors import RequestError
+from milepost.server.access.tenants import arrival_of, tenant_of
 from milepost.server.endpoints.usage import Tally
 from milepost.server.front import Front, Run
 from milepost.server.protocol.responses import UsageBody
@@ -64,7 +65,13 @@ async def answer(http: HttpRequest, front: Front, exchange: Exchange) -> Respons
         EngineStoppedError: the engine takes no more requests.
         ClientDisconnectedError: the client went away before a whole reply was there.
     """
-    runs = _submit_all(front, exchange)
+    runs = front.submit_all(
+        exchange.requests(),
+        exchange.endpoint,
+        tenant=tenant_of(http),
+        timeout=exchange.asked.timeout,
+        arrival=arrival_of(http),
+    )
     if exchange.asked.stream:
         return EventStream(_events(exchange, runs), runs)
     body = await unless_disconnected(http, exchange.whole(runs), runs)
@@ -127,20 +134,6 @@ def usage_of_chunk(asked: SamplingFields, tally: Tally) -> UsageBody | UnsetType
     if asked.continuous_usage:
         return tally.body()
     return None if asked.include_usage else UNSET
-
-
-def _submit_all(front: Front, exchange: Exchange) -> list[Run]:
-    """Start all requests or none."""
-    runs: list[Run] = []
-    try:
-        for request in exchange.requests():
-            run = front.submit(request, exchange.endpoint)
-            runs.append(run)
-    except BaseException:
-        for started in runs:
-            started.close()
-        raise
-    return runs
 
 
 async def _events(exchange: Exchange, runs: Sequence[Run]) -> AsyncGenerator[bytes]:

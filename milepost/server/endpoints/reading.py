@@ -92,8 +92,8 @@ async def read_request(http: HttpRequest, kind: type[T], harmless: HarmlessValue
         harmless: as of `milepost.server.protocol.fields.read_body`.
 
     Raises:
-        HttpError: 415 for another content type, 413 for a body over the limit, 400 for a field that
-            is not served, 404 for another model.
+        HttpError: 415 for another content type, 413 and 408 for a body over the limit or too slow, 400 for
+            a field that is not served, 404 for another model.
         EngineStoppedError: the server takes no new requests.
         RequestError: fields that don't go together.
         ClientDisconnectedError: the client went away before the whole body had come.
@@ -141,17 +141,6 @@ def _check_content_type(http: HttpRequest) -> None:
 
 
 async def _read_bytes(http: HttpRequest) -> bytes:
-    """A JSON body of bounded size."""
+    """A JSON body; the gate bounds its size and its time."""
     _check_content_type(http)
-    limit = front_of(http).services.config.max_body_bytes
-    body = bytearray()
-    async for chunk in http.stream():
-        body += chunk
-        if len(body) > limit:
-            raise HttpError(
-                413,
-                f"The body must be at most {limit} bytes. Send a shorter prompt.",
-                code=ErrorCode.BODY_TOO_LARGE,
-                headers={"Connection": "close"},
-            )
-    return bytes(body)
+    return await http.body()

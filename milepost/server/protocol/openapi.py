@@ -47,13 +47,15 @@ STATUSES = {
     408: "The body came too slowly.",
     413: "The body is too large.",
     415: "The body is not said to be application/json.",
+    421: "The server is not meant to be called by this name.",
     429: "Enough is under way; `Retry-After` says when to try again.",
     500: "The request failed while it ran, or a bug.",
+    431: "The headers are too large.",
     503: "Nothing new is taken: the server stops, or its engine has failed.",
     504: "The request's time was over.",
 }
-TO_READ = (401, 403, 500, 503)
-TO_ASK = (400, 401, 403, 404, 408, 413, 415, 429, 500, 503, 504)
+TO_READ = (401, 403, 408, 421, 431, 500, 503)
+TO_ASK = (400, 401, 403, 404, 408, 413, 415, 421, 429, 431, 500, 503, 504)
 
 
 class _Operation(msgspec.Struct, frozen=True, kw_only=True):
@@ -183,8 +185,8 @@ def _event(chunk: type[msgspec.Struct]) -> Schema:
     """One server-sent event."""
     return {
         "description": (
-            "One of the server-sent events that stream: true asks for. Its data is a chunk or, when the reply "
-            "fails under way, an ErrorBody; the last one's is [DONE]."
+            "One of the server-sent events that stream: true asks for. Its data is a chunk or, when the "
+            "reply fails under way, an ErrorBody; the last one's is [DONE]."
         ),
         "type": "object",
         "properties": {
