@@ -127,6 +127,7 @@ def _services(loaded: LoadedEngine, server: ServerConfig, engine: AsyncEngine, m
         tokenizer=loaded.tokenizer,
         grammars=loaded.grammars,
         encoding=loaded.encoding,
+        grammars=loaded.grammars,
         model_name=config.served_model_name,
         created=int(time.time()),
         system_fingerprint=f"milepost-{__version__}-{config.dtype}-{config.weights}-{config.kernels}",

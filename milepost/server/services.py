@@ -25,6 +25,7 @@ class Services:
         metrics: what the engine was built to tell its latencies.
         grammars: checks what replies shall spell, and keeps it ready for whoever draws them.
         encoding: of the chat endpoint; its stop tokens are among those that the engine was built with.
+        grammars: checks the grammars of requests, away from the event loop, before they are submitted.
         model_name: the name that requests must ask for.
         created: Unix time of the model's object in ``/v1/models``.
         system_fingerprint: changes when the same seed may give other tokens.
@@ -36,6 +37,7 @@ class Services:
     tokenizer: Tokenizer
     grammars: GrammarCompiler
     encoding: ChatEncoding
+    grammars: GrammarCompiler
     model_name: str
     created: int
     system_fingerprint: str
