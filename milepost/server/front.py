@@ -53,6 +53,14 @@ class Front:
         """
         if self.draining:
             raise EngineStoppedError("The server is shutting down; send the request to another one.")
+        self.check_alive()
+
+    def check_alive(self) -> None:
+        """Refuse when the engine has failed: nothing but a restart will help.
+
+        Raises:
+            EngineStoppedError: so it is.
+        """
         if self.services.engine.failure is not None:
             raise EngineStoppedError(f"{self.services.engine.failure} Restart the server.")
 

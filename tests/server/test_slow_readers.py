@@ -63,7 +63,9 @@ def test_a_stream_that_nobody_reads_is_ended() -> None:
                 time.sleep(0.02)
             assert most < 256 * 1024
             served.wait_until_idle(2)
-            assert served.metric('milepost:requests_total{endpoint="completions",finished_reason="abort"}') == 8
+            assert (
+                served.metric('milepost:requests_total{endpoint="completions",finished_reason="abort"}') == 8
+            )
         assert served.call("/health").status == 200
 
 
