@@ -5,10 +5,11 @@ The composition root hands it an engine, the metrics that it tells, a tokenizer 
 or memory.
 """
 
+from milepost.server.access.exposure import check_access
 from milepost.server.app import create_app
 from milepost.server.config import ServerConfig
 from milepost.server.services import Services
 from milepost.server.serving import bind, serve
 from milepost.server.telemetry.metrics import Metrics
 
-__all__ = ["Metrics", "ServerConfig", "Services", "bind", "create_app", "serve"]
+__all__ = ["Metrics", "ServerConfig", "Services", "bind", "check_access", "create_app", "serve"]

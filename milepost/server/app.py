@@ -8,12 +8,15 @@ import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.routing import Route
 
 from milepost.errors import MilepostError
+from milepost.server.access.gate import Gate, Gatekeeper
 from milepost.server.endpoints.cache import explain_cache, reset_cache
 from milepost.server.endpoints.chat import chat_completions
 from milepost.server.endpoints.completions import completions
@@ -35,6 +38,7 @@ def create_app(services: Services) -> Starlette:
     Args:
         services: what to serve with; the caller starts and stops the engine.
     """
+    keeper = Gatekeeper(services.config)
     app = Starlette(
         routes=[
             Route("/v1/models", _models, methods=["GET"]),
@@ -46,6 +50,7 @@ def create_app(services: Services) -> Starlette:
             Route("/health", _health, methods=["GET"]),
             Route("/metrics", _metrics, methods=["GET"]),
         ],
+        middleware=_middleware(services, keeper),
         exception_handlers={
             MilepostError: _on_error,
             HTTPException: _on_http_exception,
@@ -56,7 +61,25 @@ def create_app(services: Services) -> Starlette:
         },
     )
     app.state.front = Front(services)
+    app.state.gatekeeper = keeper
     return app
+
+
+def _middleware(services: Services, keeper: Gatekeeper) -> list[Middleware]:
+    """What every request passes, outermost first."""
+    config = services.config
+    gate = Middleware(Gate, keeper=keeper, config=config, metrics=services.metrics)
+    if not config.cors_origins:
+        return [gate]
+    # Before the gate: a browser asks without the key whether it may send it, and reads refusals too.
+    cors = Middleware(
+        CORSMiddleware,
+        allow_origins=config.cors_origins,
+        allow_methods=["GET", "POST"],
+        allow_headers=["Authorization", "Content-Type"],
+        expose_headers=["Retry-After"],
+    )
+    return [cors, gate]
 
 
 async def _models(http: HttpRequest) -> Response:

@@ -179,7 +179,7 @@ class ServedEngine:
             system_fingerprint="milepost-test",
         )
         app = create_app(self.services)
-        self._front = app.state.front
+        self.front = app.state.front
         ready = threading.Event()
         self.server = DrainingServer(app, on_ready=lambda _: ready.set())
         listener = bind("127.0.0.1", 0)
@@ -223,7 +223,7 @@ class ServedEngine:
 
     def front_is_idle(self) -> bool:
         """Whether the server has forgotten every request."""
-        return bool(self._front.num_running == 0)
+        return bool(self.front.num_running == 0)
 
     def stop(self) -> None:
         """Shut down for good, by as many signals as it takes."""

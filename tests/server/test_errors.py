@@ -8,7 +8,7 @@ import openai
 import pytest
 from openai import OpenAI
 
-from milepost.server.endpoints.reading import MAX_BODY_BYTES
+from milepost.server import ServerConfig
 from tests.server.scripted_server import MAX_MODEL_LEN, MODEL, ServedEngine
 
 CHAT = "/v1/chat/completions"
@@ -232,9 +232,10 @@ def test_another_content_type(shared: ServedEngine) -> None:
 
 
 def test_a_body_over_the_limit(shared: ServedEngine) -> None:
-    reply = shared.call(CHAT, b" " * (MAX_BODY_BYTES + 1))
+    limit = ServerConfig().max_body_bytes
+    reply = shared.call(CHAT, b" " * (limit + 1))
     assert (reply.status, reply.error["code"]) == (413, "body_too_large")
-    assert str(MAX_BODY_BYTES) in str(reply.error["message"])
+    assert str(limit) in str(reply.error["message"])
 
 
 def test_no_such_path(shared: ServedEngine) -> None:

@@ -13,6 +13,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from milepost.chat.encoding import ChatOptions
+from milepost.server.access.tenants import tenant_of
 from milepost.server.endpoints.reading import check_model, fields_renamed, front_of, read_fields
 from milepost.server.protocol.requests import ExplainRequest, ResetRequest
 from milepost.server.protocol.responses import CacheReset
@@ -33,7 +34,8 @@ async def explain_cache(http: HttpRequest) -> Response:
     with fields_renamed(_WIRE_NAMES | ({} if asked.messages is None else {"prompt": "messages"})):
         # Away from the event loop, as everything that is tokenised.
         token_ids = await asyncio.to_thread(_token_ids, front.services, asked)
-        explanation = await front.services.engine.explain(token_ids, cache_salt=asked.cache_salt)
+        salt = tenant_of(http).engine_salt(asked.cache_salt)
+        explanation = await front.services.engine.explain(token_ids, cache_salt=salt)
     return Response(msgspec.json.encode(explanation), media_type="application/json")
 
 

@@ -15,6 +15,7 @@ from starlette.responses import Response
 from milepost.chat.encoding import ChatEncoding, ChatOptions, EncodedPrompt
 from milepost.chat.messages import ToolCall
 from milepost.chat.reply import Reply, ReplyDelta, ReplyParser, collect_reply
+from milepost.server.access.tenants import arrival_of, tenant_of
 from milepost.server.endpoints.reading import fields_renamed, front_of, new_id, read_request
 from milepost.server.front import Front, Run
 from milepost.server.protocol.logprobs import chat_logprobs
@@ -47,7 +48,7 @@ async def chat_completions(http: HttpRequest) -> Response:
         # Away from the event loop: a long conversation takes long to tokenise.
         prompt = await asyncio.to_thread(_encode, encoding, asked)
         exchange = _Exchange(front, asked, prompt, encoding.reply_parser(prompt))
-        run = front.submit(exchange.request(), "chat")
+        run = front.submit(exchange.request(), "chat", tenant=tenant_of(http), arrival=arrival_of(http))
     if asked.stream:
         return EventStream(exchange.chunks(run), [run])
     body = await unless_disconnected(http, exchange.whole(run), [run])

@@ -13,6 +13,7 @@ from msgspec import UNSET
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
+from milepost.server.access.tenants import arrival_of, tenant_of
 from milepost.server.endpoints.reading import front_of, new_id, read_request
 from milepost.server.front import Front, Run
 from milepost.server.protocol.logprobs import completion_logprobs
@@ -30,25 +31,13 @@ async def completions(http: HttpRequest) -> Response:
     asked = await read_request(http, CompletionRequest, COMPLETION_HARMLESS)
     prompts = await asyncio.to_thread(_tokenize, front, asked)
     exchange = _Exchange(front, asked)
-    runs = _submit_all(front, exchange.requests(prompts))
+    runs = front.submit_all(
+        exchange.requests(prompts), "completions", tenant=tenant_of(http), arrival=arrival_of(http)
+    )
     if asked.stream:
         return EventStream(exchange.chunks(runs), runs)
     body = await unless_disconnected(http, exchange.whole(runs), runs)
     return Response(msgspec.json.encode(body), media_type="application/json")
-
-
-def _submit_all(front: Front, requests: Sequence[Request]) -> list[Run]:
-    """Start all requests or none."""
-    runs: list[Run] = []
-    try:
-        for request in requests:
-            run = front.submit(request, "completions")
-            runs.append(run)
-    except BaseException:
-        for started in runs:
-            started.close()
-        raise
-    return runs
 
 
 def _tokenize(front: Front, asked: CompletionRequest) -> list[tuple[int, ...]]:

@@ -19,7 +19,6 @@ from milepost.server.protocol.requests import SamplingFields
 from milepost.server.streaming import ClientDisconnectedError
 
 __all__ = [
-    "MAX_BODY_BYTES",
     "check_model",
     "fields_renamed",
     "front_of",
@@ -30,9 +29,6 @@ __all__ = [
 
 S = TypeVar("S", bound=msgspec.Struct)
 T = TypeVar("T", bound=SamplingFields)
-
-# A million tokens of text are some 4 MB; escaped and with room to spare.
-MAX_BODY_BYTES = 32 * 1024 * 1024
 
 
 def front_of(http: HttpRequest) -> Front:
@@ -87,8 +83,8 @@ async def read_request(http: HttpRequest, kind: type[T], harmless: HarmlessValue
         harmless: as of `milepost.server.protocol.fields.read_body`.
 
     Raises:
-        HttpError: 415 for another content type, 413 for a body over the limit, 400 for a field that
-            is not served, 404 for another model.
+        HttpError: 415 for another content type, 413 and 408 for a body over the limit or too slow, 400 for
+            a field that is not served, 404 for another model.
         EngineStoppedError: the server takes no new requests.
         RequestError: fields that don't go together.
         ClientDisconnectedError: the client went away before the whole body had come.
@@ -132,16 +128,6 @@ def _check_content_type(http: HttpRequest) -> None:
 
 
 async def _read_bytes(http: HttpRequest) -> bytes:
-    """A JSON body of bounded size."""
+    """A JSON body; the gate bounds its size and its time."""
     _check_content_type(http)
-    body = bytearray()
-    async for chunk in http.stream():
-        body += chunk
-        if len(body) > MAX_BODY_BYTES:
-            raise HttpError(
-                413,
-                f"The body must be at most {MAX_BODY_BYTES} bytes. Send a shorter prompt.",
-                code="body_too_large",
-                headers={"Connection": "close"},
-            )
-    return bytes(body)
+    return await http.body()

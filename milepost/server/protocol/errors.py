@@ -6,13 +6,17 @@ import msgspec
 from starlette.responses import Response
 
 from milepost.errors import (
+    CheckpointError,
     EngineStoppedError,
     ExecutionError,
     InputError,
     MilepostError,
     RequestError,
     RequestTooLargeError,
+    TokenizerError,
+    TraceError,
 )
+from milepost.server.access.leaks import without_paths
 
 __all__ = ["ErrorBody", "ErrorDetail", "HttpError", "error_response", "to_http_error", "unavailable"]
 
@@ -75,22 +79,25 @@ def to_http_error(error: Exception) -> HttpError:
             return HttpError(400, str(error), param=error.param, code="context_length_exceeded")
         case RequestError():
             return HttpError(400, str(error), param=error.param, code="invalid_value")
-        case InputError():
-            return HttpError(400, str(error))
+        case InputError() if not isinstance(error, CheckpointError | TokenizerError | TraceError):
+            return HttpError(400, without_paths(str(error)))  # those are of files of this machine
+        case EngineStoppedError():
+            return unavailable(without_paths(str(error)))
+        case ExecutionError():
+            return HttpError(500, without_paths(str(error)), type=SERVER_ERROR, code="execution_failed")
         case RecursionError():
             return HttpError(400, "The body is nested too deeply. Flatten it.", code="invalid_json")
-        case EngineStoppedError():
-            return unavailable(str(error))
-        case ExecutionError():
-            return HttpError(500, str(error), type=SERVER_ERROR, code="execution_failed")
-        case _:
-            # The text of an unforeseen exception may hold anything; it goes to the log, not to a client.
-            return HttpError(
-                500,
-                "The server failed while it handled this request; its log says more. Other requests go on.",
-                type=SERVER_ERROR,
-                code="internal_error",
-            )
+    return _internal_error()
+
+
+def _internal_error() -> HttpError:
+    # The text of an unforeseen exception may hold anything; it goes to the log, not to a client.
+    return HttpError(
+        500,
+        "The server failed while it handled this request; its log says more. Other requests go on.",
+        type=SERVER_ERROR,
+        code="internal_error",
+    )
 
 
 def _clipped(text: str, limit: int) -> str:
