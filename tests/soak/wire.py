@@ -71,19 +71,37 @@ class Connection:
         else:
             self._writer.close()
 
+    def end(self) -> None:
+        """Say that nothing more will be sent; the server may still answer."""
+        if self._writer.can_write_eof():
+            self._writer.write_eof()
+
     async def head(self) -> Head:
         """Read status and headers.
 
         Raises:
-            ProtocolError: they are none.
+            ProtocolError: there are none.
         """
-        line = await self._line()
-        version, _, rest = line.partition(" ")
+        head = await self.head_or_none()
+        if head is None:
+            raise ProtocolError("the connection ended without a reply")
+        return head
+
+    async def head_or_none(self) -> Head | None:
+        """Read status and headers; None when the server has closed the connection instead.
+
+        Raises:
+            ProtocolError: what came is neither.
+        """
+        line = await self._reader.readline()
+        if not line:
+            return None
+        version, _, rest = line.decode("latin-1").partition(" ")
         if not version.startswith("HTTP/1.") or not rest[:3].isdigit():
             raise ProtocolError(f"no status line: {line!r}")
         head = Head(int(rest[:3]))
-        while line := await self._line():
-            name, _, value = line.partition(":")
+        while header := await self._line():
+            name, _, value = header.partition(":")
             head.headers[name.lower()] = value.strip()
         return head
 
