@@ -90,6 +90,8 @@ class GuardedConnection(HttpToolsProtocol):
     def shutdown(self) -> None:
         """The server stops: hang up when what is under way has ended."""
         super().shutdown()
+        if self._has_asked and self.cycle.more_body and not self.cycle.response_started:
+            self.transport.close()  # it would be refused when the rest of it came
         if self.transport.is_closing():
             # A client need not answer the end of TLS, and the loop would wait half a minute for it.
             self.loop.call_later(GOODBYE_SECONDS, self._end_closing)
