@@ -42,7 +42,20 @@ _SERVER_OPTIONS = {
         metavar="FILE",
         help="API keys in TOML, each a tenant's; one or several may also be in $MILEPOST_API_KEYS.",
     ),
+    "allowed_hosts": _access(
+        "--allowed-host",
+        "allowed_hosts",
+        multiple=True,
+        metavar="NAME",
+        help="A name that a proxy on this machine asks a server without keys for.  [default: none]",
+    ),
     "max_body": _access("--max-body", metavar="SIZE", help="Of a request's body.  [default: 32MiB]"),
+    "body_timeout": _access(
+        "--body-timeout",
+        type=float,
+        metavar="S",
+        help="Time for a request's body, and a second more for each 16 KiB.  [default: 30]",
+    ),
     "max_waiting": _access(
         "--max-waiting",
         type=int,
