@@ -164,7 +164,8 @@ def _kinds(schema: Mapping[str, Any]) -> list[str]:
     if isinstance(schema.get("enum"), Sequence) and "type" not in schema:
         return list(dict.fromkeys(map(_kind_of, schema["enum"])))
     given = schema.get("type", JSON_TYPES)
-    kinds = [given] if isinstance(given, str) else given
+    # Whatever it is, it came from a client.
+    kinds = [given] if isinstance(given, str) else given if isinstance(given, Sequence) else []
     named = ["number" if kind == "integer" else kind for kind in kinds if isinstance(kind, str)]
     return [kind for kind in JSON_TYPES if kind in named]
 
@@ -264,6 +265,7 @@ def _limited(schema: Mapping[str, Any], kind: str) -> dict[str, Any] | None:
         if not limited["enum"]:
             return None
     given = schema.get("type", kind)
-    kinds = [given] if isinstance(given, str) else given
+    # Whatever it is, it came from a client.
+    kinds = [given] if isinstance(given, str) else given if isinstance(given, Sequence) else []
     limited["type"] = "integer" if kind == "number" and "number" not in kinds else kind
     return limited

@@ -7,8 +7,6 @@ from typing import Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from milepost.types import Usage
-
 __all__ = [
     "CacheReset",
     "ChatChoice",
@@ -21,8 +19,10 @@ __all__ = [
     "Completion",
     "CompletionChoice",
     "CompletionLogprobs",
+    "CompletionTokensDetails",
     "FunctionCall",
     "FunctionCallDelta",
+    "Health",
     "Model",
     "ModelList",
     "PromptTokensDetails",
@@ -31,7 +31,7 @@ __all__ = [
     "ToolCallDeltaBody",
     "TopLogprob",
     "UsageBody",
-    "usage_body",
+    "Version",
 ]
 
 
@@ -41,6 +41,12 @@ class PromptTokensDetails(msgspec.Struct, frozen=True, kw_only=True):
     cached_tokens: int
 
 
+class CompletionTokensDetails(msgspec.Struct, frozen=True, kw_only=True):
+    """``reasoning_tokens``: tokens of the reply that were drawn while it thought."""
+
+    reasoning_tokens: int
+
+
 class UsageBody(msgspec.Struct, frozen=True, kw_only=True):
     """Token counts of a reply."""
 
@@ -48,18 +54,7 @@ class UsageBody(msgspec.Struct, frozen=True, kw_only=True):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
-
-
-def usage_body(usages: list[Usage]) -> UsageBody:
-    """Add up the token counts of the choices of one reply, each of which had a prompt of its own."""
-    prompt = sum(usage.prompt_tokens for usage in usages)
-    output = sum(usage.output_tokens for usage in usages)
-    return UsageBody(
-        prompt_tokens=prompt,
-        completion_tokens=output,
-        total_tokens=prompt + output,
-        prompt_tokens_details=PromptTokensDetails(cached_tokens=sum(usage.cached_tokens for usage in usages)),
-    )
+    completion_tokens_details: CompletionTokensDetails | UnsetType = UNSET
 
 
 # --- log-probabilities ------------------------------------------------------------------------------
@@ -143,12 +138,13 @@ class ChatMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChatChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """The one choice of a reply."""
+    """One of a reply's choices; with ``return_token_ids`` also the tokens that were drawn."""
 
-    index: int = 0
+    index: int
     message: ChatMessage
     logprobs: ChatLogprobs | None = None
     finish_reason: str
+    token_ids: tuple[int, ...] | UnsetType = UNSET
 
 
 class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
@@ -161,6 +157,7 @@ class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
     choices: list[ChatChoice]
     usage: UsageBody
     system_fingerprint: str
+    prompt_token_ids: tuple[int, ...] | UnsetType = UNSET
 
 
 class ChatDelta(msgspec.Struct, frozen=True, kw_only=True):
@@ -173,12 +170,13 @@ class ChatDelta(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChatChunkChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """The one choice of a chunk."""
+    """What a chunk says of one choice."""
 
-    index: int = 0
+    index: int
     delta: ChatDelta
     logprobs: ChatLogprobs | None = None
     finish_reason: str | None = None
+    token_ids: tuple[int, ...] | UnsetType = UNSET
 
 
 class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):
@@ -191,6 +189,7 @@ class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):
     choices: list[ChatChunkChoice]
     usage: UsageBody | UnsetType | None = UNSET
     system_fingerprint: str
+    prompt_token_ids: tuple[int, ...] | UnsetType = UNSET
 
 
 # --- completions and models -------------------------------------------------------------------------
@@ -203,6 +202,8 @@ class CompletionChoice(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     logprobs: CompletionLogprobs | None = None
     finish_reason: str | None
+    prompt_token_ids: tuple[int, ...] | UnsetType = UNSET
+    token_ids: tuple[int, ...] | UnsetType = UNSET
 
 
 class Completion(msgspec.Struct, frozen=True, kw_only=True):
@@ -218,12 +219,13 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True):
-    """The model that is served; ``max_model_len`` is beyond OpenAI's protocol."""
+    """The model that is served; ``root`` and ``max_model_len`` are vLLM's."""
 
     id: str
     object: Literal["model"] = "model"
     created: int
     owned_by: Literal["milepost"] = "milepost"
+    root: str
     max_model_len: int
 
 
@@ -238,3 +240,15 @@ class CacheReset(msgspec.Struct, frozen=True, kw_only=True):
     """Reply of ``/cache/reset``: what was dropped."""
 
     dropped_snapshots: int
+
+
+class Health(msgspec.Struct, frozen=True, kw_only=True):
+    """Reply of ``/health`` and ``/ready`` when all is well."""
+
+    status: Literal["ok"] = "ok"
+
+
+class Version(msgspec.Struct, frozen=True, kw_only=True):
+    """Reply of ``/version``."""
+
+    version: str
