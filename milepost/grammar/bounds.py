@@ -56,30 +56,30 @@ def _require_bounded_schemas(text: str) -> None:
             f"A grammar must hold at most {_MAX_SCHEMAS} JSON schemas. Given: {num_schemas}.", param="grammar"
         )
     schemas = list(_schemas(text))
-    num_patterns, multiple = 0, 1
-    for schema in schemas:
-        for fields in _objects(schema):
-            patterns = fields.get("patternProperties")
-            num_patterns += len(patterns) if isinstance(patterns, dict) else 0
-            multiple = lcm(multiple, _digits(fields.get("multipleOf")))
+    objects = [fields for schema in schemas for fields in _objects(schema)]
+    patterns = [fields.get("patternProperties") for fields in objects]
+    num_patterns = sum(len(each) for each in patterns if isinstance(each, dict))
     if num_patterns > _MAX_PATTERNS:
         raise RequestError(
             f"A grammar's schemas must hold at most {_MAX_PATTERNS} patternProperties. "
             f"Given: {num_patterns}.",
             param="grammar",
         )
-    if multiple > _MAX_MULTIPLE:
-        raise RequestError(
-            "All multipleOf of a grammar's schemas, their digits without the point, must have a common "
-            f"multiple of at most {_MAX_MULTIPLE}. Give smaller ones, or leave some out.",
-            param="grammar",
-        )
+    multiple = 1
+    for fields in objects:
+        multiple = lcm(multiple, _digits(fields.get("multipleOf")))
+        if multiple > _MAX_MULTIPLE:
+            raise RequestError(
+                "All multipleOf of a grammar's schemas, their digits without the point, must have a common "
+                f"multiple of at most {_MAX_MULTIPLE}. Give smaller ones, or leave some out.",
+                param="grammar",
+            )
     together = max((_Together(schema).of(schema) for schema in schemas), default=0)
     together += text.replace("&&", "").count("&")  # the two are of a regular expression's classes
     if together > _MAX_TOGETHER:
         raise RequestError(
             f"At most {_MAX_TOGETHER} patterns and formats of a grammar may have to hold together (by allOf, "
-            f"$ref or &). Given: up to {together}.",
+            "$ref or &). Given: more. Leave some out.",
             param="grammar",
         )
 
@@ -163,8 +163,10 @@ def _digits(value: object) -> int:
     """The digits of a ``multipleOf`` as an integer; 1 for what is none."""
     if not isinstance(value, Decimal) or value <= 0:
         return 1
-    _, digits, exponent = value.normalize().as_tuple()
+    _, digits, exponent = value.as_tuple()
     assert isinstance(exponent, int)  # it is finite
-    whole = int("".join(map(str, digits)))
-    # With as many zeros it is over the limit, however many more there are.
-    return whole * int("1" + "0" * min(max(exponent, 0), 20))
+    spelled = "".join(map(str, digits))
+    stripped = spelled.rstrip("0")
+    zeros = exponent + len(spelled) - len(stripped)
+    # With twenty zeros it is over the limit, however many more there are.
+    return int(stripped + "0" * min(max(zeros, 0), 20))
