@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 import pytest
 from hypothesis import assume, given, settings
@@ -176,7 +177,7 @@ def test_json_may_be_laid_out_in_lines_but_not_without_end() -> None:
         lambda: literal("\udfff"),
     ],
 )
-def test_what_a_user_may_not_give_is_refused(build) -> None:  # noqa: ANN001
+def test_what_a_user_may_not_give_is_refused(build: Callable[[], object]) -> None:
     with pytest.raises(RequestError):
         build()
 
@@ -192,6 +193,6 @@ def test_what_a_user_may_not_give_is_refused(build) -> None:  # noqa: ANN001
         lambda: repeated(Piece("x"), 0, 0),
     ],
 )
-def test_pieces_that_match_nothing_are_refused(build) -> None:  # noqa: ANN001
+def test_pieces_that_match_nothing_are_refused(build: Callable[[], object]) -> None:
     with pytest.raises(ValueError, match=r"."):
         build()
