@@ -71,10 +71,14 @@ def json_object() -> Grammar:
     return json_schema({"type": "object"})
 
 
-def json_schema(schema: Mapping[str, object] | bool) -> Grammar:
+def json_schema(schema: Mapping[str, object] | bool, *, lenient: bool = False) -> Grammar:
     """JSON that a JSON Schema (draft 2020-12) allows; properties come in the schema's order.
 
     ``True`` and ``{}`` allow any JSON value. There is no space around the value, and little within it.
+
+    Args:
+        schema: the schema.
+        lenient: pass over keywords that can't be held to, which are refused otherwise.
 
     Raises:
         RequestError: no JSON, ``False``, or a schema with llguidance's own options, which could undo what
@@ -89,7 +93,7 @@ def json_schema(schema: Mapping[str, object] | bool) -> Grammar:
         raise RequestError(
             f"A JSON schema must not hold {_JSON_OPTIONS!r}. Leave it out.", param="json_schema"
         )
-    fields[_JSON_OPTIONS] = {"whitespace_pattern": _JSON_WHITESPACE}
+    fields[_JSON_OPTIONS] = {"whitespace_pattern": _JSON_WHITESPACE} | ({"lenient": True} if lenient else {})
     try:
         text = json.dumps(fields, allow_nan=False).replace("&", "\\u0026")  # as in `literal`
     except (TypeError, ValueError, RecursionError) as error:
