@@ -18,6 +18,7 @@ from milepost.chat.text_pieces import without_surrogates
 from milepost.chat.tools import Function, ToolUse
 from milepost.chat.xtml_reply import XtmlMarkers
 from milepost.chat.xtml_writer import escaped
+from milepost.errors import RequestError
 from milepost.grammar.texts import (
     Piece,
     either,
@@ -36,6 +37,8 @@ from milepost.types import Grammar
 __all__ = ["XtmlGrammar"]
 
 MAX_IN_ANY_ORDER = 6
+# Each argument brings the definitions that it refers to: a request must not grow a hundredfold here.
+MAX_GRAMMAR_CHARS = 1024 * 1024
 _LATER = regex("[2-9]|[1-9][0-9]{1,3}")  # the index of a call that is not the first
 # Text between an attribute's quotes, as `escaped` writes it.
 _ATTRIBUTE = regex('([^"&]|&amp;|&quot;)+')
@@ -130,9 +133,21 @@ class _Rules:
 
     def __init__(self) -> None:
         self._lines: list[str] = []
+        self._chars = 0
 
     def named(self, piece: Piece) -> Piece:
-        """A piece that stands for `piece`, which is written once."""
+        """A piece that stands for `piece`, which is written once.
+
+        Raises:
+            RequestError: the grammar gets too large.
+        """
+        self._chars += len(piece.lark)
+        if self._chars > MAX_GRAMMAR_CHARS:
+            raise RequestError(
+                f"tools must be small enough to hold a reply to: a grammar of {MAX_GRAMMAR_CHARS:,} "
+                "characters at most. Give fewer or smaller schemas, or leave out tool_choice and strict.",
+                param="tools",
+            )
         name = f"part_{len(self._lines)}"
         self._lines.append(f"{name}: {piece.lark}\n")
         return Piece(name)
