@@ -125,7 +125,6 @@ def _services(loaded: LoadedEngine, server: ServerConfig, engine: AsyncEngine, m
         engine=engine,
         metrics=metrics,
         tokenizer=loaded.tokenizer,
-        grammars=loaded.grammars,
         encoding=loaded.encoding,
         grammars=loaded.grammars,
         model_name=config.served_model_name,

@@ -23,7 +23,6 @@ class Services:
         engine: runs the requests; whoever built it stops it when the server has returned.
         tokenizer: of the completions endpoint's prompts and of all log-probabilities.
         metrics: what the engine was built to tell its latencies.
-        grammars: checks what replies shall spell, and keeps it ready for whoever draws them.
         encoding: of the chat endpoint; its stop tokens are among those that the engine was built with.
         grammars: checks the grammars of requests, away from the event loop, before they are submitted.
         model_name: the name that requests must ask for.
@@ -35,7 +34,6 @@ class Services:
     engine: AsyncEngine
     metrics: Metrics
     tokenizer: Tokenizer
-    grammars: GrammarCompiler
     encoding: ChatEncoding
     grammars: GrammarCompiler
     model_name: str

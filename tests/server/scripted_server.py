@@ -181,9 +181,6 @@ class ServedEngine:
             engine=self.engine,
             metrics=metrics,
             tokenizer=tokenizer,
-            grammars=GrammarCompiler(
-                tokenizer, vocab_size=tokenizer.vocab_size, stop_token_ids=encoding.stop_token_ids
-            ),
             encoding=encoding,
             grammars=GrammarCompiler(
                 tokenizer, vocab_size=tokenizer.vocab_size, stop_token_ids=encoding.stop_token_ids
