@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from contextlib import suppress
 from functools import partial
@@ -21,6 +22,8 @@ from milepost.cli.serve_options import server_options, take_server_config
 from milepost.cli.terminal import notes, print_notes, progress_bar, write
 
 if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider
+
     from milepost.config import EngineConfig, ResolvedConfig
     from milepost.engine.async_engine import AsyncEngine
     from milepost.llm import LoadedEngine
@@ -90,11 +93,13 @@ def _is_said(parameter: str) -> bool:
 def _run(server: ServerConfig, config: EngineConfig) -> None:
     # These load torch and the HTTP stack, which takes seconds.
     from milepost.engine.async_engine import AsyncEngine
-    from milepost.server import Metrics, bind, check_access, create_app
+    from milepost.server import Metrics, bind, check_access, configure_logging, create_app, otlp_provider
     from milepost.server import serve as run_server
 
-    # What is wrong with keys, certificates or a port that is taken is found before the weights are read.
+    configure_logging(server)
+    # What is wrong with keys, certificates, traces or a port is found before the weights are read.
     warnings = check_access(server)
+    provider = None if server.otlp_endpoint is None else otlp_provider(server.otlp_endpoint)
     listener = bind(server.host, server.port)
     try:
         with progress_bar("Loading weights") as progress:
@@ -104,9 +109,10 @@ def _run(server: ServerConfig, config: EngineConfig) -> None:
             loaded = load_engine(config, progress=progress, observer=metrics)
         print_notes([*loaded.config.notes, *warnings])
         engine = AsyncEngine(loaded.engine)
+        _spare_collections()
         try:
             run_server(
-                create_app(_services(loaded, server, engine, metrics)),
+                create_app(_services(loaded, server, engine, metrics, provider)),
                 listener,
                 on_ready=partial(_announce, loaded.config),
             )
@@ -116,8 +122,25 @@ def _run(server: ServerConfig, config: EngineConfig) -> None:
         listener.close()
 
 
-def _services(loaded: LoadedEngine, server: ServerConfig, engine: AsyncEngine, metrics: Metrics) -> Services:
-    from milepost.server import Services  # as above
+def _spare_collections() -> None:
+    """Let the garbage collector never look again at what is loaded, which is there to stay.
+
+    A full collection walks over modules, tokenizer and weights' owners, hundreds of thousands of objects,
+    while every request waits. Only a process that is ours alone may do so: what is frozen and becomes
+    garbage later is never found.
+    """
+    gc.collect()
+    gc.freeze()
+
+
+def _services(
+    loaded: LoadedEngine,
+    server: ServerConfig,
+    engine: AsyncEngine,
+    metrics: Metrics,
+    provider: TracerProvider | None,
+) -> Services:
+    from milepost.server import Services, Tracing  # as above
 
     config = loaded.config
     return Services(
@@ -126,9 +149,9 @@ def _services(loaded: LoadedEngine, server: ServerConfig, engine: AsyncEngine, m
         metrics=metrics,
         tokenizer=loaded.tokenizer,
         encoding=loaded.encoding,
-        grammars=loaded.grammars,
         model_name=config.served_model_name,
         created=int(time.time()),
+        tracing=None if provider is None else Tracing(provider, config.served_model_name),
         system_fingerprint=f"milepost-{__version__}-{config.dtype}-{config.weights}-{config.kernels}",
     )
 

@@ -13,6 +13,7 @@ from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from milepost.errors import MilepostError
 from milepost.server.access.gate import Gate, Gatekeeper
@@ -29,6 +30,8 @@ from milepost.server.protocol.error_codes import ErrorCode
 from milepost.server.protocol.errors import HttpError, error_response, to_http_error
 from milepost.server.services import Services
 from milepost.server.streaming import ClientDisconnectedError
+from milepost.server.telemetry.exchanges import note_refusal
+from milepost.server.telemetry.page import page, stats_json
 
 __all__ = ["create_app"]
 
@@ -42,7 +45,7 @@ def create_app(services: Services) -> Starlette:
         services: what to serve with; the caller starts and stops the engine.
     """
     keeper = Gatekeeper(services.config)
-    app = Starlette(
+    app = _App(
         routes=[
             Route("/v1/models", list_models, methods=["GET"]),
             Route("/v1/models/{model:path}", show_model, methods=["GET"]),
@@ -57,6 +60,7 @@ def create_app(services: Services) -> Starlette:
             Route("/version", version, methods=["GET"]),
             Route("/openapi.json", openapi, methods=["GET"]),
             Route("/metrics", _metrics, methods=["GET"]),
+            *_page_routes(services),
         ],
         middleware=_middleware(services, keeper),
         exception_handlers={
@@ -90,15 +94,32 @@ def _middleware(services: Services, keeper: Gatekeeper) -> list[Middleware]:
     return [cors, gate]
 
 
+class _App(Starlette):
+    """An application whose every reply has the request's id, those to what nobody foresaw too."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            await super().__call__(scope, receive, send)
+            return
+        front = self.state.front
+        assert isinstance(front, Front)
+        await front.telemetry.exchanges.serve(super().__call__, scope, receive, send)
+
+
+def _page_routes(services: Services) -> list[Route]:
+    if not services.config.page:
+        return []
+    return [Route("/", page, methods=["GET"]), Route("/stats.json", stats_json, methods=["GET"])]
+
+
 async def _metrics(http: HttpRequest) -> Response:
     return Response(front_of(http).metrics.render(), media_type=CONTENT_TYPE_LATEST)
 
 
 async def _on_error(http: HttpRequest, error: Exception) -> Response:
     # An exception that nobody foresaw is logged with its traceback by the server that runs the app.
-    reply = to_http_error(error)
-    front_of(http).metrics.http_error(reply.status)
-    return error_response(reply)
+    return _refuse(http, to_http_error(error))
 
 
 async def _on_http_exception(http: HttpRequest, error: Exception) -> Response:
@@ -115,7 +136,11 @@ async def _on_http_exception(http: HttpRequest, error: Exception) -> Response:
     else:
         reply = HttpError(error.status_code, error.detail)
     reply.headers.update(error.headers or {})
-    front_of(http).metrics.http_error(reply.status)
+    return _refuse(http, reply)
+
+
+def _refuse(http: HttpRequest, reply: HttpError) -> Response:
+    note_refusal(front_of(http).metrics, reply)
     return error_response(reply)
 
 

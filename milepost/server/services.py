@@ -10,6 +10,7 @@ from milepost.engine.async_engine import AsyncEngine
 from milepost.grammar.compiler import GrammarCompiler
 from milepost.server.config import ServerConfig
 from milepost.server.telemetry.metrics import Metrics
+from milepost.server.telemetry.tracing import Tracing
 
 __all__ = ["Services"]
 
@@ -24,9 +25,9 @@ class Services:
         tokenizer: of the completions endpoint's prompts and of all log-probabilities.
         metrics: what the engine was built to tell its latencies.
         encoding: of the chat endpoint; its stop tokens are among those that the engine was built with.
-        grammars: checks the grammars of requests, away from the event loop, before they are submitted.
         model_name: the name that requests must ask for.
         created: Unix time of the model's object in ``/v1/models``.
+        tracing: where traces of requests go, None for nowhere.
         system_fingerprint: changes when the same seed may give other tokens.
     """
 
@@ -35,7 +36,7 @@ class Services:
     metrics: Metrics
     tokenizer: Tokenizer
     encoding: ChatEncoding
-    grammars: GrammarCompiler
     model_name: str
     created: int
     system_fingerprint: str
+    tracing: Tracing | None = None

@@ -266,7 +266,7 @@ class TestEngine:
     def _preempt_some(self) -> None:
         running = self.scheduler._roster.running
         if len(running) > 1 and self._random.random() < self._preempt:
-            self.scheduler._preempt(self._random.choice(running))
+            self.scheduler._turns.preempt(self._random.choice(running))
 
 
 def _collect(reply: Reply, output: RequestOutput) -> None:

@@ -141,7 +141,7 @@ def test_the_cache_from_outside(served: Served, client: OpenAI, capsys: pytest.C
     assert "resumes here" in capsys.readouterr().out
     client.post("../cache/reset", cast_to=object)
     assert explained()["hit_tokens"] == 0
-    assert served.metric("milepost_prefix_cache_snapshots_written_total") > 0
+    assert served.metric("milepost:prefix_cache_snapshots_written_total") > 0
 
 
 def test_greedy_alone_and_beside_others(client: OpenAI) -> None:
@@ -223,9 +223,9 @@ def test_error_bodies(client: OpenAI) -> None:
 def test_a_disconnect_frees_the_pages(served: Served, client: OpenAI) -> None:
     with complete(client, stream=True, max_tokens=10_000) as stream:
         next(iter(stream))
-        assert served.metric("milepost_running_requests") == 1
+        assert served.metric("milepost:num_requests_running") == 1
     deadline = time.monotonic() + 10
-    while served.metric('milepost_pages{state="owned"}') > 0:
+    while served.metric('milepost:pages{state="owned"}') > 0:
         assert time.monotonic() < deadline
         time.sleep(0.05)
 
@@ -241,6 +241,33 @@ def test_sigterm_drains_and_exits_with_0(folder: Path) -> None:
     assert rest[-1].choices[0].finish_reason == "length"
     assert served.process.wait(30) == 0
     served.process.communicate()
+
+
+def test_keys_are_read_again_at_sighup_and_sigterm_still_ends_it(folder: Path, tmp_path: Path) -> None:
+    keys = tmp_path / "keys.toml"
+    keys.write_text('[tenants.ann]\nkeys = ["ann-0123456789abcdef"]\n')
+    keys.chmod(0o600)
+    served = start(folder, "--api-keys", str(keys))
+    with served.client() as client:
+        with pytest.raises(openai.AuthenticationError):
+            client.models.list()
+        client.with_options(api_key="ann-0123456789abcdef").models.list()
+        keys.write_text('[tenants.bob]\nkeys = ["bob-0123456789abcdef"]\n')
+        served.process.send_signal(signal.SIGHUP)
+        deadline = time.monotonic() + 5
+        while not opens(client, "bob-0123456789abcdef"):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert not opens(client, "ann-0123456789abcdef")
+    assert finish(served) == 0
+
+
+def opens(client: OpenAI, key: str) -> bool:
+    try:
+        client.with_options(api_key=key).models.list()
+    except openai.AuthenticationError:
+        return False
+    return True
 
 
 def test_a_taken_port_is_one_line_and_exit_code_2(folder: Path) -> None:

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from jinja2 import TemplateError, Undefined, filters
-from markupsafe import escape
 from jinja2.utils import Namespace
+from markupsafe import escape
 
 from milepost.chat.templates.limits import (
     MAX_ITEMS,
@@ -92,7 +92,7 @@ def call_string_method(method: Callable[..., Any], *arguments: Any, **named: Any
     if name == "replace":
         return _replace(text, *arguments, **named)
     if name == "join":
-        return _join(*arguments[:1], text)
+        return _join(arguments[0] if arguments else (), text)
     result = method(*arguments, **named)
     if isinstance(result, str):
         return meter().write(result)
