@@ -148,6 +148,7 @@ def _services(
         engine=engine,
         metrics=metrics,
         tokenizer=loaded.tokenizer,
+        grammars=loaded.grammars,
         encoding=loaded.encoding,
         model_name=config.served_model_name,
         created=int(time.time()),

@@ -193,6 +193,9 @@ class ServedEngine:
             engine=self.engine,
             metrics=metrics,
             tokenizer=tokenizer,
+            grammars=GrammarCompiler(
+                tokenizer, vocab_size=tokenizer.vocab_size, stop_token_ids=encoding.stop_token_ids
+            ),
             encoding=encoding,
             model_name=MODEL,
             created=1_700_000_000,
