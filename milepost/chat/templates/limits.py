@@ -147,6 +147,8 @@ def as_text(value: Any) -> str:  # noqa: ANN401  # whatever a template holds
         TemplateLimitError: it is too large.
     """
     if not isinstance(value, _PLAIN):
+        if callable(value):
+            raise TemplateLimitError("it printed a function, which has no text")
         check_built(value)
     return str(value)
 

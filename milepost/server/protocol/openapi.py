@@ -212,8 +212,8 @@ def _event(chunk: type[msgspec.Struct]) -> Schema:
         "properties": {
             "data": {
                 "type": "string",
-                "contentMediaType": "application/json",
-                "contentSchema": {"anyOf": [_ref(chunk), _ref(ErrorBody)]},
+                # Not the standard's contentSchema: [DONE] is no JSON.
+                "x-content": {"anyOf": [_ref(chunk), _ref(ErrorBody)]},
             }
         },
         "required": ["data"],
