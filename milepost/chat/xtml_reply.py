@@ -144,8 +144,9 @@ class XtmlReplyParser:
             self._close_tag("call")
             self._call = _CallWriter(self._calls, tag.attributes.get("tool", ""))
         elif tag.name in ("argument", "json") and self._call is not None:
-            self._close_tag("argument")
-            self._close_tag("json")
+            while self._open_tags[-1].name != "call":  # one that was left open
+                self._open_tags.pop()
+            self._call.close()
             self._call.open(tag)
         self._open_tags.append(tag)
 
@@ -220,7 +221,8 @@ class _CallWriter:
 
     def cut(self) -> None:
         """The reply ends in the middle of the call: what there is of a literal is shown as it is."""
-        self._log.add("".join(self._literal) if self._kind not in (None, "string", "json") else "")
+        if self._kind not in (None, "string", "json"):
+            self._log.add("".join(self._literal).lstrip(_JSON_SPACE))
         self._kind = None
 
 

@@ -103,13 +103,13 @@ class TemplateEncoding:
             }
         )
         started = time.thread_time()
-        text = self._template.render(variables | {"add_generation_prompt": True})
+        text = self._template.render(variables | {"add_generation_prompt": True}, marks.mark)
         quick = time.thread_time() - started < MAX_SECONDS_FOR_ENDS
         pieces = self._spellings.split(text, marks.mark)
         thinking = "think-tags" in self._forms and text.rstrip().endswith(THINK_OPEN)
         return EncodedPrompt(
             token_ids=tuple(token_id for piece in pieces for token_id in piece.token_ids),
-            message_ends=self._message_ends(variables, text, pieces) if quick else (),
+            message_ends=self._message_ends(variables, marks.mark, text, pieces) if quick else (),
             thinking=thinking,
             grammar=self._grammar.reply(form, tools, thinking=thinking),
             # Templates leave earlier reasoning out.
@@ -152,7 +152,7 @@ class TemplateEncoding:
             )
 
     def _message_ends(
-        self, variables: Mapping[str, Any], text: str, pieces: Sequence[TemplatePiece]
+        self, variables: Mapping[str, Any], mark: str, text: str, pieces: Sequence[TemplatePiece]
     ) -> tuple[int, ...]:
         """Where messages end: where the texts of the conversation's beginnings do, if these come again.
 
@@ -167,9 +167,8 @@ class TemplateEncoding:
         ends: list[int] = []
         for count in counts:
             try:
-                beginning = self._template.render(
-                    dict(variables) | {"messages": messages[:count], "add_generation_prompt": False}
-                )
+                some = {"messages": messages[:count], "add_generation_prompt": False}
+                beginning = self._template.render(dict(variables) | some, mark)
             except RequestError:  # such as a template that wants a user's message
                 continue
             end = offsets.get(len(beginning))

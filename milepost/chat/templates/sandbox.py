@@ -84,13 +84,17 @@ class ChatTemplate:
         """The variables that the template looks at and does not set."""
         return self._names
 
-    def render(self, variables: Mapping[str, Any]) -> str:
+    def render(self, variables: Mapping[str, Any], mark: str = "") -> str:
         """The template's text for one conversation.
+
+        Args:
+            variables: what the template may look at.
+            mark: the character by which users' texts are marked, if they are.
 
         Raises:
             RequestError: the template refuses the conversation, fails, or passes a limit.
         """
-        set_meter(Meter())
+        set_meter(Meter(mark))
         before = sys.gettrace()
         sys.settrace(_trace_calls)
         try:
