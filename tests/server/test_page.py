@@ -17,9 +17,10 @@ import pytest
 
 from milepost.server import ServerConfig
 from milepost.server.telemetry import telemetry
+from milepost.server.telemetry.pages import pages_by_kind
 from tests.server import scripted_server
 from tests.server.browser import Tab, browser, open_tab
-from tests.server.scripted_server import MODEL, NUM_PAGES, ServedEngine, serving
+from tests.server.scripted_server import MODEL, NUM_PAGES, ServedEngine, serving, small_layout
 
 __all__ = ["browser"]  # a fixture
 
@@ -106,6 +107,30 @@ def test_numbers(served: ServedEngine) -> None:
     assert stats["moments"][0]["number"] == moments[-1]["number"], "older ones are not sent again"
     assert stats["totals"]["output_tokens"] > 0
     assert stats["model"] == MODEL
+
+
+def test_pages_of_a_server_that_rests(served: ServedEngine) -> None:
+    for prompt in ("a" * 100, "b" * 50, "a" * 120):
+        served.call("/v1/completions", {"model": MODEL, "prompt": prompt, "max_tokens": 20})
+    served.wait_until_idle()
+    kinds = pages_by_kind(served.engine.stats())
+    cached = served.engine.stats().cache
+    assert cached is not None
+    assert (kinds["state"], kinds["kv"], kinds["quarantined"]) == (0, 0, 0)
+    assert kinds["cached_state"] == cached.state_pages > 0
+    assert kinds["cached_kv"] == cached.kv_pages > 0
+
+
+def test_pages_of_a_server_that_runs(served: ServedEngine) -> None:
+    served.script.tokens = [ord("x")] * 900
+    served.executor.seconds = 0.01
+    with served.client() as client:
+        stream = client.completions.create(model=MODEL, prompt="a" * 40, max_tokens=900, stream=True)
+        next(iter(stream))
+        kinds = pages_by_kind(served.engine.stats())
+        assert kinds["state"] == small_layout().pages_per_state
+        assert kinds["kv"] >= 3, "blocks of 16 tokens"
+        stream.close()
 
 
 @pytest.mark.parametrize("since", ["-1", "x", "1e3", "9" * 20, ""])
