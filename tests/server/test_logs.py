@@ -153,7 +153,7 @@ def test_text(served: ServedEngine, log_to: Callable[[logging.Formatter], Log]) 
 
 
 def test_configured(capsys: pytest.CaptureFixture[str]) -> None:
-    names = (None, "milepost", "uvicorn", "uvicorn.error", "uvicorn.access", "py.warnings")
+    names = (None, "milepost", "uvicorn", "uvicorn.error", "uvicorn.access")
     loggers = [logging.getLogger(name) for name in names]
     before = [(one.level, one.handlers[:], one.propagate) for one in loggers]
     try:
@@ -163,7 +163,6 @@ def test_configured(capsys: pytest.CaptureFixture[str]) -> None:
         logging.getLogger("milepost.server.x").debug("not told")
         written = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     finally:
-        logging.captureWarnings(False)
         for one, (level, handlers, propagate) in zip(loggers, before, strict=True):
             one.setLevel(level)
             one.handlers[:] = handlers

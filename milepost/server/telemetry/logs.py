@@ -24,17 +24,28 @@ _PROMPT_FIELDS = ("messages", "prompt", "tools")
 
 def configure_logging(config: ServerConfig) -> None:
     """Send all logs of this process to standard error, in the form and from the level that `config` says."""
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _StandardError()
     handler.setFormatter(JsonFormatter() if config.log_format == "json" else TextFormatter())
     root = logging.getLogger()
-    root.handlers[:] = [handler]
+    root.handlers[:] = [*(one for one in root.handlers if not isinstance(one, _StandardError)), handler]
     level = config.log_level.upper()
     root.setLevel(max(logging.getLevelNamesMapping()[level], logging.INFO))
     logging.getLogger("milepost").setLevel(level)
     for name in ("uvicorn", "uvicorn.error", "uvicorn.access"):
         logging.getLogger(name).handlers.clear()
         logging.getLogger(name).propagate = True
-    logging.captureWarnings(True)
+
+
+class _StandardError(logging.Handler):
+    """Writes to standard error as it is now: whoever redirects it later gets the log too."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one record; a log that can't be written is not worth a request."""
+        try:
+            sys.stderr.write(f"{self.format(record)}\n")
+            sys.stderr.flush()
+        except Exception:  # noqa: BLE001 - logging's own way to say so
+            self.handleError(record)
 
 
 class TextFormatter(logging.Formatter):

@@ -32,13 +32,8 @@ def otlp_provider(endpoint: str) -> TracerProvider:
         endpoint: of the collector, ``/v1/traces`` included.
 
     Raises:
-        ConfigError: the extra is not installed, or it is no HTTP address.
+        ConfigError: the extra is not installed.
     """
-    if not endpoint.startswith(("http://", "https://")):
-        raise ConfigError(
-            f"otlp_endpoint must be an http:// or https:// address, such as http://localhost:4318/v1/traces. "
-            f"Given: {endpoint!r}."
-        )
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.resources import Resource
@@ -46,7 +41,7 @@ def otlp_provider(endpoint: str) -> TracerProvider:
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError as error:
         raise ConfigError(
-            f"otlp_endpoint needs OpenTelemetry, which is not installed ({error}). "
+            f"--otlp-endpoint needs OpenTelemetry, which is not installed ({error}). "
             "Install it with: pip install 'milepost[tracing]'."
         ) from None
     resource = Resource.create({"service.name": "milepost", "service.version": __version__})
