@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 from pathlib import Path
+
+from milepost.control_group import group_memory, group_processors
 
 __all__ = ["available_memory", "processor_name", "total_memory", "usable_cores"]
 
 
 def available_memory() -> int:
     """Bytes this process may still take: the system's figure or its control group's, the lesser."""
-    figures = [_system_available()]
-    group = Path("/sys/fs/cgroup")
-    limit, used = _read_number(group / "memory.max"), _read_number(group / "memory.current")
-    if limit is not None and used is not None:
-        figures.append(max(0, limit - used))
-    return min(figures)
+    system, group = _system_available(), group_memory()
+    return system if group is None else min(system, group)
 
 
 def _system_available() -> int:
@@ -34,18 +33,14 @@ def total_memory() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def _read_number(path: Path) -> int | None:
-    try:
-        return int(path.read_text())
-    except (OSError, ValueError):
-        return None  # no control group, or "max"
-
-
 def usable_cores() -> int:
-    """CPU cores that this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    """CPU cores that this process may keep busy: those it may run on, or its control group's share of them.
+
+    More threads than a group's share are stopped for the rest of each period, all at once.
+    """
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    share = group_processors()
+    return allowed if share is None else max(1, min(allowed, math.floor(share)))
 
 
 def processor_name() -> str:

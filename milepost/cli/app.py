@@ -1,7 +1,8 @@
 """The group of commands, and how whatever goes wrong becomes one line and an exit code.
 
 0     done
-1     a bug of Milepost's own (with its traceback), or nobody reads the output any more
+1     a bug of Milepost's own (with its traceback), or nobody reads the output any more; of `milepost doctor`,
+      a problem
 2     something given can't be used: one line "milepost: error: ..." that says what to do
 130   interrupted (Ctrl-C)
 """
@@ -19,6 +20,8 @@ from milepost import __version__
 from milepost.cli.bench import bench
 from milepost.cli.calibrate import calibrate
 from milepost.cli.chat import chat
+from milepost.cli.completion import completion
+from milepost.cli.doctor import doctor
 from milepost.cli.explain import explain
 from milepost.cli.export_toy import export_toy
 from milepost.cli.generate import generate
@@ -59,7 +62,7 @@ def commands() -> None:
 
 for command in (
     *(generate, chat, serve, explain, simulate, trace, plan),
-    *(inspect_checkpoint, bench, calibrate, export_toy),
+    *(inspect_checkpoint, doctor, bench, calibrate, export_toy, completion),
 ):
     commands.add_command(command)
 

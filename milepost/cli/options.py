@@ -14,10 +14,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 import msgspec
 
+from milepost.cli.config_file import NO_FILE, ConfigFile
 from milepost.cli.option_groups import with_options
 from milepost.cli.shipped_model import SHIPPED_MODEL_NAME, shipped_model
 from milepost.cli.terminal import print_notes, progress_bar
+from milepost.cli.word_completion import models, one_of_words
 from milepost.config import DTYPES, KERNELS, LAYOUTS, MEMORY_SHARE, WEIGHTS, EngineConfig
+from milepost.errors import ConfigError
 from milepost.types import SamplingParams
 
 if TYPE_CHECKING:
@@ -65,12 +68,19 @@ _ENGINE_OPTIONS = {
     "dtype": click.option(
         "--dtype",
         metavar="|".join(DTYPES),
+        shell_complete=one_of_words(DTYPES),
         help="Activations and convolution windows; auto is float32. Compiled kernels compute in that always.",
     ),
-    "kv_dtype": click.option("--kv-dtype", metavar="|".join(DTYPES), help="Cached KV; auto is --dtype."),
+    "kv_dtype": click.option(
+        "--kv-dtype",
+        metavar="|".join(DTYPES),
+        shell_complete=one_of_words(DTYPES),
+        help="Cached KV; auto is --dtype.",
+    ),
     "weights": click.option(
         "--weights",
         metavar="|".join(WEIGHTS),
+        shell_complete=one_of_words(WEIGHTS),
         help=_or_default(
             "How weight matrices are stored; auto is as in the checkpoint, mxfp4 is for experts.", "weights"
         ),
@@ -78,6 +88,7 @@ _ENGINE_OPTIONS = {
     "layout": click.option(
         "--layout",
         metavar="|".join(LAYOUTS),
+        shell_complete=one_of_words(LAYOUTS),
         help=_or_default("How states and KV share pages; aligned is for comparison.", "layout"),
     ),
     "block_size": click.option(
@@ -108,6 +119,7 @@ _ENGINE_OPTIONS = {
     "kernels": click.option(
         "--kernels",
         metavar="|".join(KERNELS),
+        shell_complete=one_of_words(KERNELS),
         help=_or_default(
             "cpu is compiled, reference is slow and written to be read; auto is cpu where it is built.",
             "kernels",
@@ -212,7 +224,7 @@ def model_argument(command: F) -> F:
     def folder(_context: click.Context, _parameter: click.Parameter, value: str | None) -> Path:
         return shipped_model() if value in (None, SHIPPED_MODEL_NAME) else Path(str(value))
 
-    return click.argument("model", required=False, callback=folder)(command)
+    return click.argument("model", required=False, callback=folder, shell_complete=models)(command)
 
 
 def engine_options(command: F) -> F:
@@ -230,16 +242,23 @@ def sampling_options(command: F) -> F:
     return with_options(command, [*_SAMPLING_OPTIONS.values()])
 
 
-def take_engine_config(model: Path, options: dict[str, Any], **more: object) -> EngineConfig:
-    """Remove the engine's options from `options`; those not given keep their defaults.
+def take_engine_config(
+    model: Path, options: dict[str, Any], file: ConfigFile = NO_FILE, **more: object
+) -> EngineConfig:
+    """Remove the engine's options from `options`; those not given are the file's, or keep their defaults.
 
     Raises:
-        ConfigError: a value is wrong.
+        ConfigError: a value is wrong; one of the file's with its place.
     """
     given = {name: options.pop(name, None) for name in _ENGINE_OPTIONS} | more
-    return EngineConfig.from_options(
-        {"model": model} | {name: value for name, value in given.items() if value is not None}
-    )
+    said = {"model": model} | {name: value for name, value in given.items() if value is not None}
+    try:
+        return EngineConfig.from_options({**file.engine, **said})
+    except ConfigError as error:
+        name = str(error).partition(" ")[0]
+        if name in file.engine and name not in said:
+            raise ConfigError(f"{file.where('engine', name)}: {error}") from None
+        raise
 
 
 def take_sampling(options: dict[str, Any], **more: object) -> SamplingParams:

@@ -3,31 +3,36 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from milepost import __version__
-from milepost.cli.option_groups import GroupedCommand
+from milepost.cli.config_file import NO_FILE, read_config_file
+from milepost.cli.config_text import config_text
+from milepost.cli.option_groups import GroupedCommand, option_group
 from milepost.cli.options import engine_options, examples, model_argument, take_engine_config
 from milepost.cli.serve_options import server_options, take_server_config
-from milepost.cli.terminal import notes, print_notes, progress_bar
+from milepost.cli.terminal import notes, print_notes, progress_bar, write
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from opentelemetry.sdk.trace import TracerProvider
 
-    from milepost.config import ResolvedConfig
+    from milepost.config import EngineConfig, ResolvedConfig
     from milepost.engine.async_engine import AsyncEngine
     from milepost.llm import LoadedEngine
     from milepost.server import Metrics, Services
     from milepost.server.config import ServerConfig
 
 __all__ = ["serve"]
+
+_from_file = option_group("Config file")
 
 
 @click.command(
@@ -36,6 +41,7 @@ __all__ = ["serve"]
     epilog=examples(
         "milepost serve",
         "milepost serve path/to/checkpoint --port 8080 --memory 4GiB --max-num-seqs 32",
+        "milepost serve --print-config > milepost.toml; milepost serve --config milepost.toml",
         "curl localhost:8000/v1/chat/completions -H 'Content-Type: application/json' \\",
         '  -d \'{"model": "milepost-toy-k3", "messages": [{"role": "user", "content": "Hello"}]}\'',
     ),
@@ -43,11 +49,23 @@ __all__ = ["serve"]
 @model_argument
 @click.option("--served-model-name", metavar="NAME", help="The folder's name by default.")
 @click.option("--seed", type=int, help="Of requests that bring none.")
+@_from_file(
+    "--config",
+    "config_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Options in TOML, tables [engine] and [server]; what stands on the command line wins.",
+)
+@_from_file(
+    "--print-config", is_flag=True, help="Write all options and their values as such a file, and end."
+)
 @server_options
 @engine_options
 def serve(
     *,
     model: Path,
+    config_file: Path | None,
+    print_config: bool,
     served_model_name: str | None,
     seed: int | None,
     **options: Any,  # noqa: ANN401  # the shared options, checked where they are taken
@@ -56,16 +74,32 @@ def serve(
 
     SIGTERM or Ctrl-C refuses new requests and lets the running ones end; a second one aborts them.
     """
+    file = NO_FILE if config_file is None else read_config_file(config_file)
+    if not _is_said("model"):
+        model = Path(file.engine.get("model", model))
+    server = take_server_config(options, file)
+    config = take_engine_config(model, options, file, served_model_name=served_model_name, seed=seed)
+    if print_config:
+        write(config_text(config, server))
+        return
+    _run(server, config)
+
+
+def _is_said(parameter: str) -> bool:
+    """Whether the command line says what a parameter is."""
+    return click.get_current_context().get_parameter_source(parameter) is not ParameterSource.DEFAULT
+
+
+def _run(server: ServerConfig, config: EngineConfig) -> None:
     # These load torch and the HTTP stack, which takes seconds.
     from milepost.engine.async_engine import AsyncEngine
-    from milepost.server import Metrics, bind, configure_logging, create_app, otlp_provider
+    from milepost.server import Metrics, bind, check_access, configure_logging, create_app, otlp_provider
     from milepost.server import serve as run_server
 
-    server = take_server_config(options)
     configure_logging(server)
-    # What traces need is found missing before the weights are read, and so is a port that is taken.
+    # What is wrong with keys, certificates, traces or a port is found before the weights are read.
+    warnings = check_access(server)
     provider = None if server.otlp_endpoint is None else otlp_provider(server.otlp_endpoint)
-    config = take_engine_config(model, options, served_model_name=served_model_name, seed=seed)
     listener = bind(server.host, server.port)
     try:
         with progress_bar("Loading weights") as progress:
@@ -73,8 +107,9 @@ def serve(
 
             metrics = Metrics()
             loaded = load_engine(config, progress=progress, observer=metrics)
-        print_notes(loaded.config.notes)
+        print_notes([*loaded.config.notes, *warnings])
         engine = AsyncEngine(loaded.engine)
+        _spare_collections()
         try:
             run_server(
                 create_app(_services(loaded, server, engine, metrics, provider)),
@@ -85,6 +120,17 @@ def serve(
             asyncio.run(engine.stop())
     finally:
         listener.close()
+
+
+def _spare_collections() -> None:
+    """Let the garbage collector never look again at what is loaded, which is there to stay.
+
+    A full collection walks over modules, tokenizer and weights' owners, hundreds of thousands of objects,
+    while every request waits. Only a process that is ours alone may do so: what is frozen and becomes
+    garbage later is never found.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def _services(
@@ -102,6 +148,7 @@ def _services(
         engine=engine,
         metrics=metrics,
         tokenizer=loaded.tokenizer,
+        grammars=loaded.grammars,
         encoding=loaded.encoding,
         model_name=config.served_model_name,
         created=int(time.time()),

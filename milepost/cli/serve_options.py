@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from milepost.cli.config_file import NO_FILE, ConfigFile
 from milepost.cli.option_groups import option_group, with_options
+from milepost.cli.word_completion import one_of_words
 from milepost.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -18,6 +20,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 _address = option_group("Address")
 _access = option_group("Access and limits")
 _telling = option_group("What it tells")
+
+_LEVELS = ("critical", "error", "warning", "info", "debug")
 
 # Defaults are told here and set in `ServerConfig`, which loads what `milepost --help` need not wait for;
 # a test holds the two together.
@@ -38,7 +42,20 @@ _SERVER_OPTIONS = {
         metavar="FILE",
         help="API keys in TOML, each a tenant's; one or several may also be in $MILEPOST_API_KEYS.",
     ),
+    "allowed_hosts": _access(
+        "--allowed-host",
+        "allowed_hosts",
+        multiple=True,
+        metavar="NAME",
+        help="A name that a proxy on this machine asks a server without keys for.  [default: none]",
+    ),
     "max_body": _access("--max-body", metavar="SIZE", help="Of a request's body.  [default: 32MiB]"),
+    "body_timeout": _access(
+        "--body-timeout",
+        type=float,
+        metavar="S",
+        help="Time for a request's body, and a second more for each 16 KiB.  [default: 30]",
+    ),
     "max_waiting": _access(
         "--max-waiting",
         type=int,
@@ -70,12 +87,19 @@ _SERVER_OPTIONS = {
         help="Time for running requests at the end.  [default: 60]",
     ),
     "log_level": _telling(
-        "--log-level", metavar="critical|error|warning|info|debug", help="[default: warning]"
+        "--log-level",
+        metavar="|".join(_LEVELS),
+        shell_complete=one_of_words(_LEVELS),
+        help="[default: warning]",
     ),
-    "log_format": _telling("--log-format", metavar="text|json", help="[default: text]"),
+    "log_format": _telling(
+        "--log-format",
+        metavar="text|json",
+        shell_complete=one_of_words(("text", "json")),
+        help="[default: text]",
+    ),
     "log_prompts": _telling(
-        "--log-prompts",
-        is_flag=True,
+        "--log-prompts/--no-log-prompts",
         default=None,
         help="Log prompts and replies too, which is off for a reason.",
     ),
@@ -96,17 +120,20 @@ def server_options(command: F) -> F:
     return with_options(command, [*_SERVER_OPTIONS.values()])
 
 
-def take_server_config(options: dict[str, Any]) -> ServerConfig:
-    """Remove the server's options from `options`; those not given keep their defaults.
+def take_server_config(options: dict[str, Any], file: ConfigFile = NO_FILE) -> ServerConfig:
+    """Remove the server's options from `options`; those not given are the file's, or keep their defaults.
 
     Raises:
-        ConfigError: a value is wrong; its name is spelt as on the command line.
+        ConfigError: a value is wrong; its name is as on the command line, or with its place in the file.
     """
     from milepost.server.config import ServerConfig  # with the HTTP stack, which takes a while
 
     given = {name: options.pop(name, None) for name in _SERVER_OPTIONS}
+    said = {name: value for name, value in given.items() if value not in (None, ())}
     try:
-        return ServerConfig(**{name: value for name, value in given.items() if value not in (None, ())})
+        return ServerConfig(**{**file.server, **said})
     except ConfigError as error:
         name, _, rest = str(error).partition(" ")
+        if name in file.server and name not in said:
+            raise ConfigError(f"{file.where('server', name)}: {error}") from None
         raise ConfigError(f"--{name.replace('_', '-')} {rest}" if name in given else str(error)) from None

@@ -119,7 +119,7 @@ class Engine:
 
     def detokenizer(self, request: Request) -> Detokenizer:
         """A fresh one for the outputs of `request`; safe to ask from any thread."""
-        return Detokenizer(self._decoder, request.sampling.stop)
+        return Detokenizer(self._decoder, request.sampling.stop, min_tokens=request.sampling.min_tokens)
 
     def submit(self, request: Request, *, with_text: bool = True) -> None:
         """Accept a request.

@@ -20,8 +20,10 @@ class Executor(Protocol):
     def run(self, batch: Batch) -> BatchResult:
         """Run one step and return one `RowResult` per row.
 
-        A failure of a single request (non-finite logits) is an `error` in its row; an exception
-        means that the whole executor failed and no result of the step may be used.
+        A failure of a single request (non-finite logits) is an `error` in its row. An exception while
+        rows were computed is the result's `failure`, if the executor can go on: whose fault it was is
+        found out by running the rows one by one. An exception that gets out means that the whole
+        executor failed and no result of the step may be used.
         """
         ...
 

@@ -55,6 +55,8 @@ class OutputStream:
             await self._arrived.wait()
             # Cleared before the mail is taken: mail that comes in between sets it again or is taken now.
             self._arrived.clear()
+            if self._ended:
+                raise StopAsyncIteration
             with self._lock:
                 mail, self._mail = self._mail, []
             if mail:
@@ -63,9 +65,13 @@ class OutputStream:
                 return output if self._detokenizer is None else _with_text(output, self._detokenizer)
 
     def close(self) -> None:
-        """Abort the request unless it has ended. Call it on the stream's own event loop."""
+        """Abort the request unless it has ended. Call it on the stream's own event loop.
+
+        An iteration that waits ends, however long the engine takes to notice.
+        """
         if not self._ended:
             self._ended = True
+            self._arrived.set()
             self._on_close(self)
 
     def put(self, output: RequestOutput) -> bool:

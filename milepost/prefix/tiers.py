@@ -32,6 +32,8 @@ __all__ = ["LEAST_GAIN", "Tiers", "open_space"]
 
 LEAST_GAIN = 64  # tokens that a load must save; less is computed as quickly
 _FEW_SPILLS = 16  # a queue of spills that is not worth looking through
+_FAILED_SPILLS = 3  # in a row: the disk takes nothing, as a full one, or a broken one after long waits
+_SPILL_PAUSE_SECONDS = 30.0  # until it is tried again
 
 
 class Tiers:
@@ -67,6 +69,8 @@ class Tiers:
         self._forgets: set[int] = set()  # transfers that empty the disk
         self._to_spill: deque[Snapshot] = deque()
         self._spill: tuple[int, Move] | None = None
+        self._failed_spills = 0
+        self._spills_from = 0.0
         self._counts: dict[Tier, Counter[str]] = {Tier.HOST: Counter(), Tier.DISK: Counter()}
 
     @property
@@ -112,7 +116,9 @@ class Tiers:
             self._spill_next()
 
     def _spill_next(self) -> None:
-        """Begin to write the next snapshot to disk, if none is being written."""
+        """Begin to write the next snapshot to disk, if none is being written and the disk takes any."""
+        if self._to_spill and self._clock() < self._spills_from:
+            self._to_spill.clear()
         while self._disk is not None and self._spill is None and self._to_spill:
             snapshot = self._to_spill.popleft()
             if not snapshot.stands:
@@ -241,9 +247,13 @@ class Tiers:
         if failed:
             move.fail()
             self._counts[Tier.DISK]["failures"] += 1
+            self._failed_spills += 1
+            if self._failed_spills >= _FAILED_SPILLS:
+                self._spills_from = self._clock() + _SPILL_PAUSE_SECONDS
         else:
             move.finish(self._clock())
             self._counts[Tier.DISK]["stores"] += 1
+            self._failed_spills = 0
         move.target.pool.take_tainted()  # a slot on disk is written whole before it is read
         self._spill_next()
 

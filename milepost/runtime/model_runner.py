@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 
 from milepost.config import ResolvedConfig
-from milepost.errors import EngineStoppedError, InvariantError
+from milepost.errors import EngineStoppedError, ExecutionError, InvariantError
 from milepost.memory.layout import TiledLayout
 from milepost.models.inputs import StepInputs
 from milepost.models.outputs import StepOutput
@@ -22,6 +23,10 @@ from milepost.runtime.snapshots import written_snapshots
 from milepost.types import Batch, BatchResult, Row, RowResult
 
 __all__ = ["ModelRunner", "StepModel"]
+
+logger = logging.getLogger(__name__)
+
+_NO_MEMORY = ("not enough memory", "can't allocate memory")  # of torch's RuntimeError on a CPU
 
 
 class StepModel(Protocol):
@@ -41,6 +46,10 @@ class ModelRunner:
     snapshots is reported, and neither is any other that is not finite. There are no other tiers here:
     transfers are for an executor around this one.
 
+    An exception while the rows compute, memory that is not there among them, is the result's `failure`,
+    once a step on the dummy page has shown that the model can still run. A batch that contradicts itself
+    is not: its exception gets out.
+
     Args:
         model: the model.
         layout: how the arena's pages are cut; the scheduler's own layout.
@@ -48,7 +57,7 @@ class ModelRunner:
         kv_dtype: of cached KV.
         conv_dtype: of the convolution windows, the model's dtype.
         recurrent_dtype: of the recurrent matrices.
-        seed: the engine's seed; see `Sampler`.
+        sampler: draws the tokens; None: one without a seed, stop tokens or grammars.
         check_states: also check after each step that the rows' states are finite. It reads every
             state of the batch, so it is for debugging; every row is always checked by its hidden
             states, which show what was written (see `milepost.models.decoder`).
@@ -67,7 +76,7 @@ class ModelRunner:
         kv_dtype: torch.dtype = torch.float32,
         conv_dtype: torch.dtype = torch.float32,
         recurrent_dtype: torch.dtype = torch.float32,
-        seed: int | None = None,
+        sampler: Sampler | None = None,
         check_states: bool = False,
     ) -> None:
         self._model = model
@@ -75,12 +84,25 @@ class ModelRunner:
             layout, num_pages, kv_dtype=kv_dtype, conv_dtype=conv_dtype, recurrent_dtype=recurrent_dtype
         )
         self._inputs: InputBuffers | None = InputBuffers(arena)
-        self._sampler = Sampler(seed)
+        self._sampler = sampler or Sampler()
         self._check_states = check_states
 
     @classmethod
-    def from_config(cls, model: StepModel, layout: TiledLayout, config: ResolvedConfig) -> ModelRunner:
-        """Build with the numbers of a resolved config; `layout` is the one it was resolved with."""
+    def from_config(
+        cls,
+        model: StepModel,
+        layout: TiledLayout,
+        config: ResolvedConfig,
+        sampler: Sampler | None = None,
+    ) -> ModelRunner:
+        """Build with the numbers of a resolved config.
+
+        Args:
+            model: as of the class.
+            layout: the one that `config` was resolved with.
+            config: the engine's numbers.
+            sampler: draws the tokens; None: one with the config's seed, without stop tokens or grammars.
+        """
         return cls(
             model,
             layout,
@@ -88,7 +110,7 @@ class ModelRunner:
             kv_dtype=torch_dtype(config.kv_dtype),
             conv_dtype=torch_dtype(config.dtype),
             recurrent_dtype=torch_dtype(config.recurrent_dtype),
-            seed=config.seed,
+            sampler=sampler or Sampler(config.seed),
             check_states=config.check_states,
         )
 
@@ -121,14 +143,15 @@ class ModelRunner:
         arena.copy_pages(batch.copies)
         if not batch.rows:
             return BatchResult(step=batch.step, rows=())
-        inputs = self._open_inputs().fill(batch.rows)
-        output = self._model.forward(inputs)
-        errors = self._broken_rows(batch.rows, inputs, output.finite)
-        drawn = self._draw(batch.rows, output.logits)
-        if errors is not None or inputs.state.snapshots is not None:
-            snapshots = written_snapshots(batch.rows, inputs.state.snapshots, arena)
-            drawn = _joined(batch.rows, errors, drawn, snapshots)
-        return BatchResult(step=batch.step, rows=tuple(drawn))
+        try:
+            return BatchResult(step=batch.step, rows=tuple(self._compute(batch.rows)))
+        except InvariantError:
+            raise
+        except Exception as error:
+            logger.exception("The %d rows of step %d could not be computed", len(batch.rows), batch.step)
+            failure = _failure_sentence(error)
+        self._recover()
+        return BatchResult(step=batch.step, rows=(), failure=failure)
 
     def warm_up(self) -> None:
         """Run steps on the dummy page, so that no request waits for what is done only once.
@@ -145,6 +168,29 @@ class ModelRunner:
     def close(self) -> None:
         """Give the arena's memory back. Safe to call twice."""
         self._inputs = None
+
+    def _compute(self, rows: Sequence[Row]) -> Sequence[RowResult]:
+        inputs = self._open_inputs().fill(rows)
+        output = self._forward(inputs)
+        errors = self._broken_rows(rows, inputs, output.finite)
+        snapshots = None
+        if errors is not None or inputs.state.snapshots is not None:
+            snapshots = written_snapshots(rows, inputs.state.snapshots, self.arena)
+        # At last: what is drawn is counted, so nothing may fail behind it.
+        drawn = self._draw(rows, output.logits)
+        return drawn if snapshots is None else _joined(rows, errors, drawn, snapshots)
+
+    def _forward(self, inputs: StepInputs) -> StepOutput:
+        try:
+            return self._model.forward(inputs)
+        except InvariantError as error:
+            # A kernel's check: unlike one of a batch, it leaves no doubt about whose pages are whose.
+            raise ExecutionError(str(error)) from error
+
+    def _recover(self) -> None:
+        """Begin anew after an exception, and show that the model can run."""
+        self._inputs = InputBuffers(self.arena)
+        self.warm_up()
 
     def _open_inputs(self) -> InputBuffers:
         if self._inputs is None:
@@ -203,6 +249,19 @@ def _result(row: Row, error: str | None, result: RowResult, snapshots: Sequence[
     if result.error is not None or not snapshots:
         return result
     return msgspec.structs.replace(result, snapshots=tuple(snapshots))
+
+
+def _failure_sentence(error: Exception) -> str:
+    """Why rows could not be computed, for users: what an exception says is for the log alone."""
+    no_memory = isinstance(error, MemoryError | torch.OutOfMemoryError)
+    if no_memory or any(words in str(error) for words in _NO_MEMORY):
+        return (
+            "The machine has too little memory to compute this request, so it ends. Shorten the prompt, or "
+            "start the engine with fewer tokens a step."
+        )
+    return (
+        f"The request could not be computed ({type(error).__name__}), so it ends. The server's log says more."
+    )
 
 
 def _not_finite(row: Row, what: str) -> str:

@@ -42,7 +42,7 @@ class Admission:
         # Who was weighed last and found too big: its id, its need and the pages that were available.
         self._refused: tuple[str, int, int] = ("", 0, 0)
 
-    def plan(self, step: Step) -> None:
+    def plan(self, step: Step, most_rows: int) -> None:
         """Admit waiting requests in order while everything that is known to be needed still fits.
 
         Counted are all known tokens and the headroom to grow by, not only the first chunk, of the
@@ -52,10 +52,15 @@ class Admission:
 
         Who follows a running request does so even when there is no room for newcomers: the longer a
         prompt, the fewer steps leave any, and its leader must hear in time where the two part.
+
+        Args:
+            step: what they get their first chunks in.
+            most_rows: rows that the step may have.
         """
         promised: int | None = None
         while (sequence := self._roster.waiting.peek()) is not None:
             has_turn = step.budget > 0 and len(self._roster.running) < self._config.max_num_seqs
+            has_turn = has_turn and len(step.chunks) < most_rows
             match = self._lives.look_up(sequence) if has_turn or self._roster.in_prompt else None
             if has_turn and match is not None and self._fetches(sequence, match):
                 continue

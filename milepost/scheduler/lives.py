@@ -183,13 +183,22 @@ class Lives:
         if sequence.trail is not None and sequence.trail.keep_output_ends:
             sequence.trail.add_point(len(sequence.tokens), Reason.TURN, sequence.num_computed)
 
-    def end(self, sequence: Sequence, *, keep: Reason | None = None, tainted: bool = False) -> None:
+    def end(
+        self,
+        sequence: Sequence,
+        *,
+        keep: Reason | None = None,
+        tainted: bool = False,
+        to_blame: bool = True,
+    ) -> None:
         """End a life and let its pages go.
 
         Args:
             sequence: whose life it is; no step that writes its pages may be running.
             keep: why the live state becomes a snapshot, in its own pages; None to keep nothing more.
             tainted: the owner failed; what it wrote since its last completed step must be scrubbed.
+            to_blame: False when its step failed and maybe another one's fault: what it resumed from
+                stays cached.
         """
         cache, trail, pages = self._cache, sequence.trail, pages_of(sequence)
         if cache is not None and trail is not None:
@@ -197,7 +206,8 @@ class Lives:
                 self._keep_state(cache, sequence, keep)
             cache.withdrawn(len(sequence.ordered))
             if tainted:
-                cache.distrust(trail)
+                if to_blame:
+                    cache.distrust(trail)
                 self._scrub_tail(sequence, pages)
             cache.end(trail)
         sequence.ordered.clear()

@@ -27,7 +27,7 @@ class TokenUpdate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SchedulerStats(msgspec.Struct, frozen=True, kw_only=True):
-    """The scheduler at one moment; the last five fields count since it was built.
+    """The scheduler at one moment; the fields from `steps` on count since it was built.
 
     Attributes:
         running: requests that hold pages.
@@ -42,6 +42,7 @@ class SchedulerStats(msgspec.Struct, frozen=True, kw_only=True):
         output_tokens: tokens drawn.
         preemptions: times that a running request lost its pages.
         finished: requests ended, by any reason.
+        failed_steps: steps whose rows could not be computed.
     """
 
     running: int
@@ -54,3 +55,4 @@ class SchedulerStats(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens: int
     preemptions: int
     finished: int
+    failed_steps: int

@@ -13,12 +13,20 @@ __all__ = ["outcomes_by_id"]
 def outcomes_by_id(batch: Batch, result: BatchResult) -> Mapping[str, RowResult]:
     """The result's rows by request id, once it is sure that they answer exactly the batch's.
 
+    There are none when the step has failed as a whole.
+
     Raises:
         InvariantError: the executor broke its contract, and how.
     """
     if result.step != batch.step:
         raise InvariantError(f"the executor answered step {result.step}, running is step {batch.step}")
     outcomes = {outcome.request_id: outcome for outcome in result.rows}
+    if result.failure is not None:
+        if outcomes or not batch.rows:
+            raise InvariantError(
+                f"step {batch.step} of {len(batch.rows)} rows has failed and answers {len(outcomes)} of them"
+            )
+        return outcomes
     if len(result.rows) != len(batch.rows) or any(row.request_id not in outcomes for row in batch.rows):
         raise InvariantError(
             f"the executor must answer each of the {len(batch.rows)} rows of step {batch.step} once; "

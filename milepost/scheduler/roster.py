@@ -45,6 +45,19 @@ class Roster:
         """Those that hold no pages: they wait for their turn, for another one or for a transfer."""
         return len(self.waiting) + len(self.followers) + sum(map(len, self.loading.values()))
 
+    @property
+    def has_suspect(self) -> bool:
+        """Whether a suspect is first in line, of those that run or of those that wait for their turn."""
+        if self.running and self.running[0].suspected_to:
+            return True
+        return self.suspect_waits
+
+    @property
+    def suspect_waits(self) -> bool:
+        """Whether a suspect is the first of those that wait for their turn."""
+        first = self.waiting.peek()
+        return first is not None and first.suspected_to > 0
+
     def is_alive(self, sequence: Sequence) -> bool:
         """Whether `sequence` has not ended; another one may have its id by now."""
         return self.alive.get(sequence.request_id) is sequence
@@ -87,6 +100,19 @@ class Roster:
         self.waiting.push(sequence)
         self._wake(self.followers.stopped(sequence))
 
+    def suspect(self, sequence: Sequence, suspected_to: int) -> None:
+        """One that runs has lost its pages with a failed step: it waits for its turn, before all others."""
+        self.running.remove(sequence)
+        sequence.suspect(max(sequence.suspected_to, suspected_to))
+        self.waiting.push(sequence)
+        self._wake(self.followers.stopped(sequence))
+
+    def acquit(self, sequence: Sequence) -> None:
+        """One that runs is a suspect no more, and has its old place again."""
+        self.running.remove(sequence)
+        sequence.suspect(0)
+        insort(self.running, sequence, key=_order)
+
     def retire(self, sequence: Sequence) -> None:
         """A request ends, wherever it stands."""
         del self.alive[sequence.request_id]
@@ -122,5 +148,5 @@ class Roster:
             self.waiting.push(sequence)
 
 
-def _order(sequence: Sequence) -> tuple[int, int]:
+def _order(sequence: Sequence) -> tuple[bool, int, int]:
     return sequence.order

@@ -12,6 +12,11 @@ Why it always gets on: the first running request gets at least one token, or eve
 preempted until it does; alone it fits, because `add` refuses what could not. When nobody runs, the
 first waiting request is admitted. So no budget, block size or pool size can stop it.
 
+Why one request's fault is not another's: when a step's rows fail together, nothing tells whose fault
+it was. All of them become *suspects*: they lose their pages, and each computes again by itself, before
+anybody else gets on, as far as it was in the failed step. Who fails by itself ends with an error. Even
+if all pass and fail together again, each has got on by what the failed step was to compute.
+
 Why nobody starves within a priority: turns go by arrival, a request that does not fit yet holds
 back those behind it, and the victim of a preemption is always the last in line. A preempted
 request keeps its place.
@@ -19,7 +24,7 @@ request keeps its place.
 
 from __future__ import annotations
 
-from milepost.errors import ConfigError, InvariantError, RequestError
+from milepost.errors import ConfigError, ExecutionError, InvariantError, RequestError
 from milepost.memory.layout import Layout
 from milepost.memory.pool import PagePool
 from milepost.prefix.cache import PrefixCache
@@ -35,9 +40,12 @@ from milepost.scheduler.roster import Roster
 from milepost.scheduler.sequence import Sequence
 from milepost.scheduler.step import Step
 from milepost.scheduler.transfers import Transfers
+from milepost.scheduler.turns import Turns
 from milepost.types import Batch, BatchResult, FinishReason, NewRequest, Request, Row, RowResult, TokenIds
 
 __all__ = ["Scheduler"]
+
+_MOST_FAILURES = 10  # of different requests, each by itself, one after the other: it is not their fault
 
 _NO_CACHE = (
     "The prefix cache is off. Start the engine with it: without --no-prefix-cache, or prefix_cache=True."
@@ -67,7 +75,8 @@ class Scheduler:
         self._lives = Lives(layout, pool, cache)
         self._roster = Roster(1 if cache is None else cache.config.match_unit)
         self._transfers = Transfers(cache)
-        self._admission = Admission(config, self._lives, self._roster, self._transfers, cache)
+        admission = Admission(config, self._lives, self._roster, self._transfers, cache)
+        self._turns = Turns(config, self._lives, self._roster, self._transfers, admission)
         self._limits = Limits(config, layout, pool)
         self._step: Step | None = None
         self._released: list[str] = []
@@ -75,8 +84,9 @@ class Scheduler:
         self._num_steps = 0
         self._num_computed = 0
         self._num_drawn = 0
-        self._num_preemptions = 0
         self._num_finished = 0
+        self._num_failed_steps = 0
+        self._failed_in_a_row = 0
 
     @property
     def has_work(self) -> bool:
@@ -149,8 +159,7 @@ class Scheduler:
         # The batch that carries these scrubs runs them before its rows, so the pages are free now.
         scrubs = self._pool.take_tainted()
         step = Step(self._config.token_budget)
-        if self._plan_running(step) or not self._roster.running:
-            self._admission.plan(step)
+        self._turns.plan(step)
         if not step.chunks and self._roster.alive and not self._transfers.running:
             raise InvariantError(
                 f"no token could be planned: {len(self._roster.running)} running, {self._roster.num_idle} "
@@ -181,14 +190,19 @@ class Scheduler:
 
         Raises:
             InvariantError: the result does not answer the running step; nothing has changed.
+            ExecutionError: so many requests have failed by themselves that it can't be their fault;
+                nothing has changed.
         """
         step = self._step
         if step is None or step.batch is not batch:
             raise InvariantError("update was called for a batch that is not running")
         # By request id, never by place: an executor may answer in any order.
         outcomes = outcomes_by_id(batch, result)
+        self._count_failures(batch, result)
         self._step = None
         self._roster.loaded(self._transfers.ended(result.transfers))
+        if result.failure is not None:
+            return self._rows_failed(step, batch, result.failure)
         updates: list[TokenUpdate] = []
         for row in batch.rows:
             sequence, outcome = step.sequences[row.request_id], outcomes[row.request_id]
@@ -244,8 +258,9 @@ class Scheduler:
             steps=self._num_steps,
             computed_tokens=self._num_computed,
             output_tokens=self._num_drawn,
-            preemptions=self._num_preemptions,
+            preemptions=self._turns.num_preemptions,
             finished=self._num_finished,
+            failed_steps=self._num_failed_steps,
         )
 
     def cache_stats(self) -> CacheStats | None:
@@ -304,39 +319,7 @@ class Scheduler:
         self._roster.loaded(self._transfers.reset())
         return 0 if self._cache is None else self._cache.reset()
 
-    # -- planning -------------------------------------------------------------------------------
-
-    def _plan_running(self, step: Step) -> bool:
-        """Give running requests their chunks in order; False when one had to be preempted."""
-        index = 0
-        undisturbed = True
-        while index < len(self._roster.running) and step.budget:
-            sequence = self._roster.running[index]
-            count = self._lives.reserve_chunk(sequence, step.budget)
-            if count:
-                step.take(sequence, count)
-                index += 1
-                continue
-            undisturbed = False
-            if len(self._roster.running) == 1 and self._transfers.loading:
-                break  # what is on its way into the arena will land, and then can be evicted
-            if len(self._roster.running) == 1:
-                # What it keeps cached beside its own pages is in its way.
-                if not self._lives.go_private(sequence):
-                    self._preempt(sequence, keep=False)
-            else:
-                # The last in line pays, which may be the one that asks; those before `index` have
-                # their chunks and are never touched.
-                self._preempt(self._roster.running[-1])
-        return undisturbed
-
-    def _preempt(self, sequence: Sequence, *, keep: bool = True) -> None:
-        """Take a running request's pages. It waits; its state stays as a snapshot while there is memory."""
-        self._lives.end(sequence, keep=Reason.PREEMPTED if keep else None)
-        sequence.num_computed = 0
-        sequence.num_preemptions += 1
-        self._num_preemptions += 1
-        self._roster.preempt(sequence)
+    # -- sending --------------------------------------------------------------------------------
 
     def _send(self, step: Step, scrubs: tuple[int, ...], *, may_wait: bool = True) -> Batch:
         rows: list[Row] = []
@@ -379,11 +362,40 @@ class Scheduler:
 
     # -- taking in ------------------------------------------------------------------------------
 
+    def _count_failures(self, batch: Batch, result: BatchResult) -> None:
+        if result.failure is None:
+            self._failed_in_a_row = 0 if batch.rows else self._failed_in_a_row
+            return
+        self._num_failed_steps += 1
+        if len(batch.rows) > 1:
+            return
+        self._failed_in_a_row += 1
+        if self._failed_in_a_row >= _MOST_FAILURES:
+            raise ExecutionError(
+                f"{_MOST_FAILURES} requests in a row failed, each in a step of its own. {result.failure}"
+            )
+
+    def _rows_failed(self, step: Step, batch: Batch, failure: str) -> list[TokenUpdate]:
+        """Nothing that the step's rows wrote counts, and one of them is to blame, or none."""
+        updates: list[TokenUpdate] = []
+        for row in batch.rows:
+            sequence = step.sequences[row.request_id]
+            pages_of(sequence).end_step()
+            if not self._roster.is_alive(sequence):
+                self._lives.end(sequence, tainted=True, to_blame=len(batch.rows) == 1)
+            elif len(batch.rows) == 1:
+                updates.append(self._end(sequence, FinishReason.ERROR, error=failure))
+            else:
+                self._turns.suspect(sequence, row.start + len(row.token_ids))
+        return updates
+
     def _advance(self, sequence: Sequence, row: Row, outcome: RowResult) -> TokenUpdate | None:
         sequence.num_computed += len(row.token_ids)
         self._num_computed += len(row.token_ids)
         self._lives.step_done(sequence, outcome)
         self._roster.passed(sequence)
+        if 0 < sequence.suspected_to <= sequence.num_computed:
+            self._roster.acquit(sequence)
         if not row.samples:
             return None
         token_id = outcome.token_ids[0]

@@ -32,7 +32,8 @@ class Sequence:
     Attributes:
         request: what was asked.
         request_id: its id.
-        order: sorts sequences: priority first, then arrival.
+        order: sorts sequences: suspects, then by priority, then by arrival.
+        suspected_to: it is a suspect until it has computed so many tokens by itself; 0 when it is none.
         tokens: prompt and drawn tokens.
         num_computed: tokens whose KV and state the pages hold, as of the last completed step.
         pages: where they lie; None while the sequence waits.
@@ -55,6 +56,7 @@ class Sequence:
         "partial_source",
         "request",
         "request_id",
+        "suspected_to",
         "tokens",
         "trail",
     )
@@ -67,7 +69,8 @@ class Sequence:
         num_prompt = len(request.prompt_token_ids)
         self.request = request
         self.request_id = request.request_id
-        self.order = (request.priority, arrival)
+        self.order = (True, request.priority, arrival)
+        self.suspected_to = 0
         prompt = request.prompt_token_ids
         self.tokens: list[int] | SymbolicTokens = list(prompt) if isinstance(prompt, tuple) else prompt.copy()
         self.num_computed = 0
@@ -107,6 +110,12 @@ class Sequence:
     def num_output_tokens(self) -> int:
         """Tokens drawn so far."""
         return len(self.tokens) - len(self.request.prompt_token_ids)
+
+    def suspect(self, suspected_to: int) -> None:
+        """Make it a suspect up to so many computed tokens, or none with 0; it must stand in no line."""
+        _, priority, arrival = self.order
+        self.order = (not suspected_to, priority, arrival)
+        self.suspected_to = suspected_to
 
     def chunk(self, count: int) -> TokenIds:
         """The next `count` tokens to compute; costs time in `count` only."""

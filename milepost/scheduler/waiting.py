@@ -14,12 +14,12 @@ class WaitingQueue:
     """Sequences that hold no pages, taken in their order.
 
     `push`, `pop` and `remove` cost logarithmic time at most. A removed entry leaves its order on
-    the heap, two numbers, until its turn comes.
+    the heap, three numbers, until its turn comes.
     """
 
     def __init__(self) -> None:
-        self._heap: list[tuple[int, int]] = []
-        self._waiting: dict[tuple[int, int], Sequence] = {}
+        self._heap: list[tuple[bool, int, int]] = []
+        self._waiting: dict[tuple[bool, int, int], Sequence] = {}
 
     def __len__(self) -> int:
         return len(self._waiting)

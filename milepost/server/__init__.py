@@ -5,6 +5,7 @@ The composition root hands it an engine, the metrics that it tells, a tokenizer 
 or memory.
 """
 
+from milepost.server.access.exposure import check_access
 from milepost.server.app import create_app
 from milepost.server.config import ServerConfig
 from milepost.server.services import Services
@@ -19,6 +20,7 @@ __all__ = [
     "Services",
     "Tracing",
     "bind",
+    "check_access",
     "configure_logging",
     "create_app",
     "otlp_provider",

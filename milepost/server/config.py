@@ -25,8 +25,11 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         port: 0 takes any free one.
         api_keys: a TOML file of API keys, each a tenant's; None lets everyone ask, unless the
             environment has keys.
+        allowed_hosts: names of this server beside ``localhost``, for a proxy before a server that listens
+            on this machine alone and has no keys; ``*`` for all.
         max_body: bytes of a request's body, as a number or such as "32MiB".
-        max_waiting: requests that wait for their turn, of all tenants together; more are refused with 429.
+        body_timeout: seconds in which a body must have come, and one more for each 16 KiB of it.
+        max_waiting: replies that wait for their turn, of all tenants together; more are refused with 429.
         max_connections: connections open at once.
         max_choices: replies that one HTTP request may ask for, its prompts times its ``n``.
         request_timeout: seconds that a request may take from its arrival to its end; None for no limit.
@@ -49,7 +52,9 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     host: str = "127.0.0.1"
     port: int = 8000
     api_keys: str | None = None
+    allowed_hosts: tuple[str, ...] = ()
     max_body: int | str = "32MiB"
+    body_timeout: float = 30.0
     max_waiting: int = 1024
     max_connections: int = 4096
     max_choices: int = 128
@@ -73,7 +78,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         for name in ("max_waiting", "max_connections", "max_choices"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1. Given: {getattr(self, name)}.")
-        for name in ("request_timeout", "stalled_reader_timeout", "drain_seconds"):
+        for name in ("body_timeout", "request_timeout", "stalled_reader_timeout", "drain_seconds"):
             seconds = getattr(self, name)
             least = 0 if name == "drain_seconds" else math.ulp(0.0)
             if seconds is not None and not least <= seconds < math.inf:  # refuses NaN too

@@ -1,13 +1,18 @@
-"""The one door that every request passes through: admission, metrics, and exactly one end."""
+"""The one door that every request passes through: admission, deadlines, metrics, and exactly one end."""
 
 from __future__ import annotations
 
+import asyncio
+import time
+from collections.abc import Callable, Sequence
 from typing import Self
 
 from milepost.engine.output_stream import OutputStream
 from milepost.errors import EngineStoppedError, ExecutionError
+from milepost.server.access.refusals import deadline_exceeded
+from milepost.server.access.tenants import ANONYMOUS, Tenant
+from milepost.server.access.usage import Admission
 from milepost.server.services import Services
-from milepost.server.telemetry.metrics import Metrics
 from milepost.server.telemetry.telemetry import Telemetry
 from milepost.types import FinishReason, Request, RequestOutput
 
@@ -33,6 +38,7 @@ class Front:
         self.telemetry = Telemetry(services)
         self.draining = False
         self._running: set[Run] = set()
+        self._admission = Admission(services.config.max_waiting, self._queue_length)
 
     @property
     def num_running(self) -> int:
@@ -47,49 +53,169 @@ class Front:
         """
         if self.draining:
             raise EngineStoppedError("The server is shutting down; send the request to another one.")
+        self.check_alive()
+
+    def check_alive(self) -> None:
+        """Refuse when the engine has failed: nothing but a restart will help.
+
+        Raises:
+            EngineStoppedError: so it is.
+        """
         if self.services.engine.failure is not None:
             raise EngineStoppedError(f"{self.services.engine.failure} Restart the server.")
 
-    def submit(self, request: Request, endpoint: str) -> Run:
-        """Start a request; the caller must iterate over it to the end or close it.
+    def submit(
+        self,
+        request: Request,
+        endpoint: str,
+        *,
+        tenant: Tenant = ANONYMOUS,
+        timeout: float | None = None,
+        arrival: float | None = None,
+    ) -> Run:
+        """Start one request, as `submit_all` does."""
+        (run,) = self.submit_all([request], endpoint, tenant=tenant, timeout=timeout, arrival=arrival)
+        return run
+
+    def submit_all(
+        self,
+        requests: Sequence[Request],
+        endpoint: str,
+        *,
+        tenant: Tenant = ANONYMOUS,
+        timeout: float | None = None,
+        arrival: float | None = None,
+    ) -> list[Run]:
+        """Start all of these requests or none; the caller must iterate over each to the end or close it.
+
+        Args:
+            requests: what one HTTP request asks for.
+            endpoint: whose it is, for metrics.
+            tenant: who asks.
+            timeout: seconds from `arrival` to the end; the config's ``request_timeout`` if that is less.
+            arrival: when it came, on the clock of `time.monotonic`; None for now.
 
         Raises:
-            RequestError: it can't be served.
+            RequestError: one can't be served.
+            HttpError: 429 when the tenant or the server has enough to do, 504 when it is too late already.
             EngineStoppedError: the engine takes no more requests.
         """
-        with self.telemetry.exchanges.submitting(request):
-            stream = self.services.engine.submit(request)
-        run = Run(stream, endpoint, self.metrics, self._running)
-        self._running.add(run)
-        return run
+        self.check_open()
+        deadline = _Deadline.earliest(timeout, self.services.config.request_timeout, arrival)
+        bound = [tenant.bound(request) for request in requests]
+        for request in bound:
+            self.services.engine.limits.validate(request)
+        self._admission.check(tenant, bound)
+        streams: list[OutputStream] = []
+        try:
+            for request in bound:
+                with self.telemetry.exchanges.submitting(request):
+                    stream = self.services.engine.submit(request)
+                streams.append(stream)
+        except BaseException:
+            for stream in streams:
+                stream.close()
+            raise
+        self._admission.begin(tenant, bound)
+        runs = [Run(stream, self._ended, self._admission, tenant, endpoint, deadline) for stream in streams]
+        self._running.update(runs)
+        return runs
 
     def abort_all(self) -> None:
         """End what runs; each client is told that the server stopped."""
         for run in self._running:
             self.services.engine.abort(run.request_id)
 
+    def _queue_length(self) -> int:
+        # What was accepted since the engine last looked counts as waiting.
+        return max(0, len(self._running) - self.services.engine.stats().scheduler.running)
+
+    def _ended(self, run: Run, reason: FinishReason) -> None:
+        if run in self._running:
+            self._running.remove(run)
+            self._admission.ended(run.tenant)
+            self.metrics.request_ended(run.endpoint, reason)
+
+
+class _Deadline:
+    """The point in time at which a request is aborted.
+
+    Attributes:
+        at: on the clock of `time.monotonic`.
+        seconds: how long the request may take, for messages.
+    """
+
+    __slots__ = ("at", "seconds")
+
+    def __init__(self, at: float, seconds: float) -> None:
+        self.at = at
+        self.seconds = seconds
+
+    @classmethod
+    def earliest(cls, timeout: float | None, limit: float | None, arrival: float | None) -> _Deadline | None:
+        """What the client asks for, within what the server allows.
+
+        Raises:
+            HttpError: 504: it is over.
+        """
+        given = [seconds for seconds in (timeout, limit) if seconds is not None]
+        if not given:
+            return None
+        seconds, now = min(given), time.monotonic()
+        deadline = cls((now if arrival is None else arrival) + seconds, seconds)
+        if deadline.at <= now:
+            raise deadline_exceeded(seconds)
+        return deadline
+
 
 class Run:
     """One running request: an iterator over its outputs, the last of which has a finish reason.
 
-    Iterating raises `ExecutionError` when the request fails and `EngineStoppedError` when the engine
-    stops under it. `close`, at any time, aborts what has not ended, without waiting.
+    Iterating raises `ExecutionError` when the request fails, `EngineStoppedError` when the engine stops
+    under it, and an `HttpError` of 504 at its deadline: then its pages are freed whether or not anyone
+    reads. `close`, at any time, aborts what has not ended, without waiting.
+
+    Attributes:
+        request_id: the engine's name for it.
+        tenant: whose it is.
+        endpoint: whose it is, for metrics.
     """
 
-    def __init__(self, stream: OutputStream, endpoint: str, metrics: Metrics, running: set[Run]) -> None:
+    def __init__(
+        self,
+        stream: OutputStream,
+        on_end: Callable[[Run, FinishReason], None],
+        admission: Admission,
+        tenant: Tenant,
+        endpoint: str,
+        deadline: _Deadline | None,
+    ) -> None:
         self.request_id = stream.request_id
+        self.tenant = tenant
+        self.endpoint = endpoint
         self._stream = stream
-        self._endpoint = endpoint
-        self._metrics = metrics
-        self._running = running
+        self._on_end = on_end
+        self._admission = admission
+        self._deadline = deadline
+        self._waiting = True
+        self._over = False
+        self._expired = False
+        self._timer: asyncio.TimerHandle | None = None
+        if deadline is not None:
+            seconds = max(0.0, deadline.at - time.monotonic())
+            self._timer = asyncio.get_running_loop().call_later(seconds, self._expire)
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> RequestOutput:
-        output = await anext(self._stream)
-        if output.finish_reason is not None:
-            self._end(output.finish_reason)
+        try:
+            output = await anext(self._stream)
+        except StopAsyncIteration:
+            if self._expired and self._deadline is not None:
+                raise deadline_exceeded(self._deadline.seconds) from None
+            raise
+        self._note(output)
         if output.finish_reason is FinishReason.ERROR:
             raise ExecutionError(output.error or "The request failed while it ran.")
         if output.finish_reason is FinishReason.ABORT:
@@ -103,7 +229,28 @@ class Run:
         self._stream.close()
         self._end(FinishReason.ABORT)
 
+    def _expire(self) -> None:
+        # Not left to whoever reads: it may wait for a client that does not.
+        self._expired = not self._over
+        self.close()
+
+    def _note(self, output: RequestOutput) -> None:
+        self._begin()
+        if output.token_ids:
+            self._admission.drawn(self.tenant, len(output.token_ids))
+        if output.finish_reason is not None:
+            self._end(output.finish_reason)
+
+    def _begin(self) -> None:
+        if self._waiting:
+            self._waiting = False
+            self._admission.begun(self.tenant)
+
     def _end(self, reason: FinishReason) -> None:
-        if self in self._running:
-            self._running.remove(self)
-            self._metrics.request_ended(self._endpoint, reason)
+        if self._over:
+            return
+        self._over = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._begin()
+        self._on_end(self, reason)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import signal
 import socket
+import threading
 import time
 from collections.abc import Callable
 from types import FrameType
@@ -12,6 +15,9 @@ import uvicorn
 from starlette.applications import Starlette
 
 from milepost.errors import ConfigError
+from milepost.server.access.connections import GuardedConnection, guarded
+from milepost.server.access.gate import Gatekeeper
+from milepost.server.access.tls import tls_context
 from milepost.server.front import Front
 
 __all__ = ["DrainingServer", "bind", "serve"]
@@ -22,6 +28,11 @@ BACKLOG = 2048
 
 # After the last request has ended, its bytes may still be on their way to a slow reader.
 FLUSH_SECONDS = 5
+
+# Longer than common clients keep theirs: who hangs up first has no request of its own under way.
+KEEP_ALIVE_SECONDS = 30
+
+_TICKS_A_SWEEP = 5  # of a tenth of a second each
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -84,10 +95,11 @@ class DrainingServer(uvicorn.Server):
         on_ready: Callable[[str], None] | None = None,
     ) -> None:
         self._front: Front = app.state.front
+        self._keeper: Gatekeeper = app.state.gatekeeper
         options = self._front.services.config
         config = uvicorn.Config(
             app,
-            http="httptools",
+            http=guarded(options),
             loop="uvloop",
             lifespan="off",
             ws="none",
@@ -95,8 +107,12 @@ class DrainingServer(uvicorn.Server):
             log_config=None,  # `milepost.server.telemetry.logs` decides
             access_log=False,  # and tells more of a request
             server_header=False,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=FLUSH_SECONDS,
         )
+        if options.tls_cert is not None and options.tls_key is not None:
+            context = tls_context(options.tls_cert, options.tls_key)
+            config.ssl_context_factory = lambda *_: context
         super().__init__(config)
         self._drain_seconds = options.drain_seconds
         self._deadline: float | None = None
@@ -106,14 +122,16 @@ class DrainingServer(uvicorn.Server):
         """Start to answer, and say so."""
         await super().startup(sockets)
         self._front.telemetry.start()
+        if self._front.services.config.api_keys and threading.current_thread() is threading.main_thread():
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self.reload_keys)
         if self._on_ready is not None and sockets:
             host, port = sockets[0].getsockname()[:2]
-            self._on_ready(f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}")
+            scheme = "https" if self.config.is_ssl else "http"
+            self._on_ready(f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}")
 
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Let connections end, then tell the last that there is to tell."""
-        await super().shutdown(sockets)
-        await self._front.telemetry.stop()
+    def reload_keys(self) -> None:
+        """Read the API keys again: what SIGHUP does where there is a file of them."""
+        self._keeper.reload()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """First signal: drain. Second: abort what still runs. The process then ends in its own time."""
@@ -128,9 +146,24 @@ class DrainingServer(uvicorn.Server):
         """Called ten times a second: whether to stop now."""
         if await super().on_tick(counter):
             return True
+        if counter % _TICKS_A_SWEEP == 0:
+            self._sweep()
         if self._deadline is None:
             return False
         if self._front.num_running and time.monotonic() >= self._deadline:
             logger.warning("The time to drain is over: aborting %d requests", self._front.num_running)
             self._front.abort_all()
         return not self._front.num_running or time.monotonic() >= self._deadline + FLUSH_SECONDS
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Close the port, let connections end within `FLUSH_SECONDS`, and cut off those that do not."""
+        await super().shutdown(sockets)
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
+        await self._front.telemetry.stop()
+
+    def _sweep(self) -> None:
+        now = asyncio.get_running_loop().time()
+        for connection in list(self.server_state.connections):
+            if isinstance(connection, GuardedConnection):
+                connection.sweep(now)

@@ -102,16 +102,17 @@ async def _wait_for_disconnect(receive: Receive) -> None:
 
 async def merge(runs: Sequence[Run]) -> AsyncGenerator[tuple[int, RequestOutput]]:
     """Outputs of several runs as they come, each with the index of its run; the first failure ends all."""
-    items: asyncio.Queue[tuple[int, RequestOutput] | Exception | None] = asyncio.Queue()
+    # Bounded: what a slow client does not take stays with the runs, where it merges.
+    items: asyncio.Queue[tuple[int, RequestOutput] | Exception | None] = asyncio.Queue(len(runs))
 
     async def pump(index: int, run: Run) -> None:
         try:
             async for output in run:
-                items.put_nowait((index, output))
+                await items.put((index, output))
         except Exception as error:  # noqa: BLE001 - handed on, and raised by the reader below
-            items.put_nowait(error)
+            await items.put(error)
         else:
-            items.put_nowait(None)
+            await items.put(None)
 
     pumps = [asyncio.ensure_future(pump(index, run)) for index, run in enumerate(runs)]
     running = len(pumps)

@@ -27,6 +27,7 @@ class ScriptedExecutor:
         executor = ScriptedExecutor({"a": [5, 6, 7]})            # request "a" draws 5, 6, 7
         executor = ScriptedExecutor(lambda request_id, n: n % 9)  # the n-th drawn token, n from 0
         executor.fail_request("a", "non-finite logits")           # a's next row fails
+        executor.break_steps("a")                                 # no step with a row of a's can be computed
         executor.crash(RuntimeError("device lost"))               # the next step raises
         executor.lose_snapshots("a")                              # a's next row leaves none
         executor.hold_transfers()                                 # they stay on their way from now on
@@ -49,6 +50,7 @@ class ScriptedExecutor:
     def __init__(self, script: Script) -> None:
         self._script = script
         self._row_errors: dict[str, str] = {}
+        self._breaking: set[str] = set()
         self._crash: BaseException | None = None
         self.batches: list[Batch] = []
         self.known: dict[str, SamplingParams] = {}
@@ -61,6 +63,10 @@ class ScriptedExecutor:
     def fail_request(self, request_id: str, error: str) -> None:
         """Let the next row of `request_id` fail with `error`."""
         self._row_errors[request_id] = error
+
+    def break_steps(self, request_id: str) -> None:
+        """Let every step with a row of `request_id` fail as a whole, until the request is released."""
+        self._breaking.add(request_id)
 
     def lose_snapshots(self, request_id: str) -> None:
         """Let the next row of `request_id` that shall leave snapshots leave none."""
@@ -87,12 +93,16 @@ class ScriptedExecutor:
             raise error
         for request_id in batch.released:
             del self.known[request_id]
+            self._breaking.discard(request_id)
         for request in batch.new_requests:
             self.known[request.request_id] = request.sampling
         if len({row.request_id for row in batch.rows}) != len(batch.rows):
             raise InvariantError(f"step {batch.step} has more than one row of the same request")
+        transfers = self._transfer(batch)
+        if not self._breaking.isdisjoint(row.request_id for row in batch.rows):
+            return BatchResult(step=batch.step, rows=(), transfers=transfers, failure="the step broke")
         rows = tuple(self._answer(row) for row in batch.rows)
-        return BatchResult(step=batch.step, rows=rows, transfers=self._transfer(batch))
+        return BatchResult(step=batch.step, rows=rows, transfers=transfers)
 
     def close(self) -> None:
         """Count the call; nothing is held."""

@@ -67,11 +67,24 @@ class TagExecutor:
         self._num_drawn: dict[str, int] = {}
         self._failing: set[str] = set()
         self._failing_snapshots: set[str] = set()
+        self._breaking: dict[str, int] = {}
+        self._breaks_next = False
         self.num_rows = 0
 
     def fail_request(self, request_id: str) -> None:
         """Let the next row of `request_id` fail, and fill every page that it may write with NaN."""
         self._failing.add(request_id)
+
+    def break_steps(self, request_id: str, position: int = 0) -> None:
+        """Let every step fail as a whole in which `request_id` computes its token at `position` or behind.
+
+        Every page that any row may write is filled with NaN, as far as it is written.
+        """
+        self._breaking[request_id] = position
+
+    def break_next_step(self) -> None:
+        """Let the next step with rows fail as a whole, by nobody's fault."""
+        self._breaks_next = True
 
     def fail_snapshot(self, request_id: str) -> None:
         """Let the next snapshot that `request_id` leaves not be finite: NaN, and not reported."""
@@ -93,6 +106,12 @@ class TagExecutor:
         if self._tiers is not None:
             self._tiers.start(batch.transfers)
         self._require_disjoint(batch)
+        if self._breaks(batch):
+            for row in batch.rows:
+                self._require_right(row)
+                self._ruin(row)
+            transfers = self._ended_transfers(batch)
+            return BatchResult(step=batch.step, rows=(), transfers=transfers, failure="the step broke")
         # An executor may answer in any order; answering backwards finds who relies on places.
         rows = tuple(self._run_row(row) for row in reversed(batch.rows))
         return BatchResult(step=batch.step, rows=rows, transfers=self._ended_transfers(batch))
@@ -106,6 +125,14 @@ class TagExecutor:
         del self._tags[request_id], self._num_drawn[request_id]
         self._failing.discard(request_id)
         self._failing_snapshots.discard(request_id)
+        self._breaking.pop(request_id, None)
+
+    def _breaks(self, batch: Batch) -> bool:
+        if self._breaks_next and batch.rows:
+            self._breaks_next = False
+            return True
+        ends = {row.request_id: row.start + len(row.token_ids) for row in batch.rows}
+        return any(ends.get(request_id, 0) > position for request_id, position in self._breaking.items())
 
     def _learn(self, request: NewRequest) -> None:
         if request.request_id in self._tokens:
@@ -148,13 +175,8 @@ class TagExecutor:
 
     def _run_row(self, row: Row) -> RowResult:
         self.num_rows += 1
-        tokens = self._tokens.get(row.request_id)
-        if tokens is None:
-            raise InvariantError(f"{row.request_id!r} has a row and was not announced")
+        tokens = self._require_right(row)
         end = row.start + len(row.token_ids)
-        self._require_right_row(row, tokens, end)
-        self._require_right_orders(row, end)
-        self._require_right_memory(row)
         if row.request_id in self._failing:
             return self._fail(row)
         snapshots = self._write(row, end)
@@ -167,14 +189,29 @@ class TagExecutor:
         tags.append(extend_tag(tags[end], token_id))
         return RowResult(request_id=row.request_id, token_ids=(token_id,), snapshots=snapshots)
 
+    def _require_right(self, row: Row) -> list[int]:
+        """The request's tokens, once it is sure that the row and all that it reads are its own."""
+        tokens = self._tokens.get(row.request_id)
+        if tokens is None:
+            raise InvariantError(f"{row.request_id!r} has a row and was not announced")
+        end = row.start + len(row.token_ids)
+        self._require_right_row(row, tokens, end)
+        self._require_right_orders(row, end)
+        self._require_right_memory(row)
+        return tokens
+
     def _fail(self, row: Row) -> RowResult:
         self._failing.discard(row.request_id)
+        self._ruin(row)
+        return RowResult(request_id=row.request_id, error="non-finite logits")
+
+    def _ruin(self, row: Row) -> None:
+        """Fill every page that `row` may write with NaN, as far as it is written."""
         who, size = repr(row.request_id), self._layout.block_size
         orders = [page for order in row.snapshots for page in order.pages]
         self.memory.ruin([*row.state_table, *orders], who)
         for index in range(row.start // size, len(row.block_table)):
             self.memory.ruin_block(row.block_table[index], max(0, row.start - index * size), who)
-        return RowResult(request_id=row.request_id, error="non-finite logits")
 
     def _require_right_row(self, row: Row, tokens: list[int], end: int) -> None:
         layout, who = self._layout, repr(row.request_id)

@@ -38,16 +38,17 @@ class PagesInFlight:
         self._reads.update(_sources(transfer))
         self._writes.update(_targets(transfer))
 
-    def remove(self, transfer_id: int) -> None:
-        """Its result is told, if it was in flight."""
+    def remove(self, transfer_id: int) -> Transfer | None:
+        """Its result is told; returns the transfer if it was in flight."""
         transfer = self._transfers.pop(transfer_id, None)
         if transfer is None:
-            return
+            return None
         self._writes.difference_update(_targets(transfer))
         for place in _sources(transfer):
             self._reads[place] -= 1
             if not self._reads[place]:
                 del self._reads[place]
+        return transfer
 
     def check_transfer(self, transfer: Transfer) -> None:
         """Prove that a transfer touches no page in flight.

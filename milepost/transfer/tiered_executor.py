@@ -7,6 +7,7 @@ from typing import Protocol
 import msgspec
 
 from milepost.transfer.disk_store import DiskStore
+from milepost.transfer.failure_log import FailureLog
 from milepost.transfer.host_store import HostStore
 from milepost.transfer.page_store import PageArray
 from milepost.transfer.pages_in_flight import PagesInFlight
@@ -60,11 +61,13 @@ class TieredExecutor:
         self._copier = TierCopier(arena, None if host is None else host.pages, disk)
         self._worker = TransferWorker(self._copier)
         self._in_flight = PagesInFlight()
+        self._failures = FailureLog()
 
     def run(self, batch: Batch) -> BatchResult:
         """Run one step; a batch that waits returns when a transfer has ended.
 
-        A transfer that fails is an error in its result, never an exception.
+        A transfer that fails is an error in its result, of which now and then one is logged, and never an
+        exception.
 
         Raises:
             InvariantError: the batch waits and no transfer is on its way, it touches pages of a transfer
@@ -95,7 +98,9 @@ class TieredExecutor:
         for transfer in batch.transfers:
             if transfer.is_immediate:
                 self._in_flight.check_transfer(transfer)
-                results.append(result_of(self._copier, transfer, stopped=lambda: False))
+                result = result_of(self._copier, transfer, stopped=lambda: False)
+                self._note(transfer, result)
+                results.append(result)
         return tuple(results)
 
     def _start_early(self, batch: Batch) -> list[Transfer]:
@@ -119,8 +124,12 @@ class TieredExecutor:
     def _collect(self, *, waits: bool) -> tuple[TransferResult, ...]:
         ended = self._worker.wait() if waits else self._worker.finished()
         for result in ended:
-            self._in_flight.remove(result.transfer_id)
+            self._note(self._in_flight.remove(result.transfer_id), result)
         return ended
+
+    def _note(self, transfer: Transfer | None, result: TransferResult) -> None:
+        if transfer is not None and result.error is not None:
+            self._failures.note(transfer, result.error)
 
     def _run_inner(self, batch: Batch) -> BatchResult:
         work = (batch.rows, batch.new_requests, batch.released, batch.scrubs, batch.tail_scrubs, batch.copies)

@@ -177,9 +177,16 @@ class RowResult(msgspec.Struct, frozen=True, kw_only=True):
 class BatchResult(msgspec.Struct, frozen=True, kw_only=True):
     """Answer to the `Batch` of the same step: one result per row, in any order.
 
-    `transfers` are those that have ended since the result before, this batch's or older ones.
+    Attributes:
+        step: of the batch.
+        rows: a result for each row; none at all when the rows failed together.
+        transfers: those that have ended since the result before, this batch's or older ones.
+        failure: why the rows could not be computed, as a sentence for the user; None when they were.
+            All that a batch does before its rows is done then, nothing that the rows wrote may be read,
+            no token was drawn and no snapshot left. The executor is well: it can run the next batch.
     """
 
     step: int
     rows: tuple[RowResult, ...]
     transfers: tuple[TransferResult, ...] = ()
+    failure: str | None = None

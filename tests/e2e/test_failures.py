@@ -1,12 +1,21 @@
-"""One request's broken memory ends that request with a clear error, and nobody else notices."""
+"""What breaks one request, in its memory or while it computes, ends that request, and nobody else notices."""
 
 from __future__ import annotations
 
-import pytest
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
+import pytest
+import torch
+
+from milepost.kernels.ops import load_ops
+from milepost.models import StepInputs, StepOutput, load_model
+from milepost.prefix.config import CacheConfig
 from milepost.runtime.arena import Arena
+from milepost.runtime.taped_model import TapedModel
 from milepost.types import Batch, FinishReason
-from tests.e2e.engines import BeforeStep, TestEngine, Toy, sixteen_requests
+from tests.e2e.engines import BeforeStep, Reply, TestEngine, Toy, sixteen_requests
 
 VICTIM = "r33"
 
@@ -39,3 +48,92 @@ def test_non_finite_numbers_fail_one_request(toy: Toy, alone: dict[str, list[int
     assert engine.engine.failure is None
     later = engine.run([request for request in requests if request.request_id != VICTIM][:6])
     assert all(reply.tokens == alone[name] for name, reply in later.items())
+
+
+class Trap:
+    """Raises once in each step in which the victim has drawn five tokens."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+        self.is_set = False
+        self.sprung = 0
+
+    def before_step(self, batch: Batch, _: Arena) -> None:
+        self.is_set = any(row.request_id == VICTIM and row.num_output_tokens == 5 for row in batch.rows)
+
+    def spring(self) -> None:
+        if self.is_set:
+            self.is_set = False  # once a step: the runner tries itself out afterwards
+            self.sprung += 1
+            raise self.error
+
+    def kernel(self, inner: Callable[..., Any]) -> Callable[..., Any]:
+        def trapped(*args: Any, **named: Any) -> Any:
+            self.spring()
+            return inner(*args, **named)
+
+        return trapped
+
+
+class TrappedModel:
+    """Raises when all has been computed and written."""
+
+    def __init__(self, toy: Toy, trap: Trap) -> None:
+        self._model = TapedModel(toy.model)
+        self._trap = trap
+
+    def forward(self, inputs: StepInputs) -> StepOutput:
+        output = self._model.forward(inputs)
+        self._trap.spring()
+        return output
+
+
+def require_one_victim(replies: dict[str, Reply], alone: dict[str, list[int]], words: str) -> None:
+    victim = replies.pop(VICTIM)
+    assert victim.finish_reason is FinishReason.ERROR
+    assert victim.error is not None
+    assert words in victim.error
+    assert victim.tokens == alone[VICTIM][:5]
+    assert {name: reply.tokens for name, reply in replies.items()} == {
+        name: tokens for name, tokens in alone.items() if name != VICTIM
+    }
+    assert {reply.finish_reason for reply in replies.values()} == {FinishReason.LENGTH}
+
+
+@pytest.mark.parametrize("op", ["kda", "mla_attention", "grouped_experts"])
+@pytest.mark.parametrize("arrivals", [None, 2], ids=["at once", "in turn"])
+def test_a_kernel_that_raises_for_one_request_fails_that_one(
+    toy: Toy, alone: dict[str, list[int]], op: str, arrivals: int | None
+) -> None:
+    """In the middle of a forward pass: some layers have written their states and KV, others not."""
+    trap = Trap(RuntimeError("a kernel broke"))
+    ops = load_ops("cpu")
+    trapped: Any = {op: trap.kernel(getattr(ops, op))}
+    ops = replace(ops, **trapped)
+    model = load_model(toy.folder, dtype=torch.float32, ops=ops)
+    requests = sixteen_requests(toy)
+    engine = TestEngine(
+        toy, num_pages=toy.pages_for(requests), before_step=trap.before_step, model=model, cache=CacheConfig()
+    )
+    replies = engine.run(requests, arrivals=arrivals)
+    require_one_victim(replies, alone, "could not be computed (RuntimeError)")
+    assert trap.sprung == 2  # among others, and by itself
+    later = engine.run([request for request in requests if request.request_id != VICTIM][:6])
+    assert all(reply.tokens == alone[name] for name, reply in later.items())
+
+
+def test_want_of_memory_behind_a_tape_fails_one_request(toy: Toy, alone: dict[str, list[int]]) -> None:
+    trap = Trap(MemoryError())
+    requests = sixteen_requests(toy)
+    engine = TestEngine(
+        toy,
+        num_pages=toy.pages_for(requests),
+        before_step=trap.before_step,
+        model=TrappedModel(toy, trap),
+        cache=CacheConfig(),
+        host_pages=100,
+    )
+    replies = engine.run(requests, arrivals=1)
+    require_one_victim(replies, alone, "too little memory")
+    assert engine.engine.failure is None
+    engine.check_reset()

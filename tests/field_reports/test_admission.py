@@ -224,7 +224,7 @@ def test_r79_who_was_preempted_goes_on_from_a_snapshot_or_from_zero(seed: int) -
     while world.scheduler.has_work:
         running = world.scheduler._roster.running
         if running and draw.random() < 0.3:
-            world.scheduler._preempt(draw.choice(running), keep=draw.random() < 0.5)
+            world.scheduler._turns.preempt(draw.choice(running), keep=draw.random() < 0.5)
             preempted += 1
         world.step()
     assert preempted >= 3

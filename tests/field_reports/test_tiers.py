@@ -175,7 +175,7 @@ def test_r92_a_request_that_is_preempted_is_looked_up_once_in_the_counters() -> 
     world.add(request("again", PROMPT, 6))
     for _ in range(3):
         world.step()
-    world.scheduler._preempt(world.scheduler._roster.running[0])
+    world.scheduler._turns.preempt(world.scheduler._roster.running[0])
     world.run()
     stats = world.scheduler.cache_stats()
     assert stats is not None

@@ -16,12 +16,13 @@ class Stack:
     """Three shelves as tiers; transfers end when the test says so."""
 
     def __init__(self, *, disk: bool = False, host_pages: int = 100, least_gain: int = 1) -> None:
+        self.now = 1.0
         self.arena, self.host, self.disk = Shelf(), Shelf(num_pages=host_pages), Shelf()
         self.tiers = Tiers(
             self.arena.space(Tier.ARENA),
             self.host.space(Tier.HOST),
             self.disk.space(Tier.DISK) if disk else None,
-            lambda: 1.0,
+            lambda: self.now,
             least_gain=least_gain,
         )
         self.arena.evictor.before_drop = self.tiers.demote
@@ -264,6 +265,34 @@ def test_a_spill_that_fails_leaves_nothing_and_the_next_one_goes_on() -> None:
     assert stack.disk.standing == [8]
     assert stack.tiers.stats()[1].failures == 1
     assert stack.host.standing == [8, 8]
+
+
+def test_a_disk_that_takes_nothing_is_left_alone_for_a_while() -> None:
+    stack = Stack(disk=True)
+
+    def spills(number: int, error: str | None) -> int:
+        """Writes to disk that come of one more snapshot, all with the same end."""
+        text = tokens_of(8, number)
+        stack.arena.put(text, 8)
+        stack.tiers.demote(stack.arena.snapshot(text))
+        count = 0
+        while sent := stack.send():
+            count += sum(one.target is Tier.DISK for one in sent)
+            for one in sent:
+                stack.end(one, error=error if one.target is Tier.DISK else None)
+        return count
+
+    assert [spills(number, "disk full") for number in range(6)] == [1, 1, 1, 0, 0, 0]
+    stack.now += 29
+    assert spills(6, None) == 0
+    stack.now += 2
+    assert spills(7, "disk full") == 1, "tried once"
+    assert spills(8, None) == 0
+    stack.now += 31
+    assert [spills(number, None) for number in (9, 10)] == [1, 1]
+    assert [spills(number, "full again") for number in (11, 12, 13, 14)] == [1, 1, 1, 0]
+    assert stack.tiers.stats()[1].failures == 7
+    assert stack.host.hit((*tokens_of(8, 4), 1)) == 8, "what the disk did not take is in the host"
 
 
 def test_what_was_evicted_from_the_host_before_its_turn_is_not_spilled() -> None:

@@ -240,5 +240,14 @@ class World:
         asked = self.requests[request_id]
         return expected_output(asked.prompt_token_ids, count, VOCAB, asked.cache_salt)
 
+    def failed_alone(self) -> set[str]:
+        """Requests whose row was the only one of a step that failed as a whole."""
+        steps = zip(self.batches, self.results, strict=False)
+        return {
+            batch.rows[0].request_id
+            for batch, result in steps
+            if result.failure is not None and len(batch.rows) == 1
+        }
+
     def reason(self, request_id: str) -> FinishReason | None:
         return self.finished[request_id].finish_reason

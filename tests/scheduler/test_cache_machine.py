@@ -44,7 +44,7 @@ POLICIES = [
     "none",
 ]
 EVICTIONS = ["value", "lru", "marconi(alpha=1)", "marconi(alpha=0)"]
-DISTURBANCES = ["abort", "abort", "fail", "fail", "fail_snapshot", "finish", "reset"]
+DISTURBANCES = ["abort", "abort", "fail", "fail", "fail_snapshot", "finish", "reset", "break", "break_next"]
 SALTS = ["", "", "", "", "a", "b"]
 
 SIZES = st.fixed_dictionaries(
@@ -101,6 +101,8 @@ REACHED = {
     "disk stores": 5,
     "aborts in a step": 10,
     "errors": 10,
+    "broken steps": 40,
+    "rows of broken steps": 60,
     "snapshots not finite": 2,
     "resets": 10,
 }
@@ -211,6 +213,11 @@ class CacheLives(RuleBasedStateMachine):
             self.world.executor.fail_request(request_id)
         elif kind == "fail_snapshot":
             self.world.executor.fail_snapshot(request_id)
+        elif kind == "break":
+            self.failing.add(request_id)
+            self.world.executor.break_steps(request_id, data.draw(st.integers(0, MAX_PROMPT)))
+        elif kind == "break_next":
+            self.world.executor.break_next_step()
         elif kind == "finish":
             self.world.record(self.world.scheduler.finish(request_id, FinishReason.STOP))
             self.world.check()
@@ -254,6 +261,7 @@ class CacheLives(RuleBasedStateMachine):
             self.world.finish_step(self.batch)
         self.world.run()
         assert set(self.world.finished) == set(self.world.requests)
+        self.failing |= self.world.failed_alone()
         for request_id, drawn in self.world.output.items():
             assert drawn == self.world.expected(request_id, len(drawn))
         for request_id, update in self.world.finished.items():
@@ -300,14 +308,16 @@ class CacheLives(RuleBasedStateMachine):
         tables: dict[str, object] = {}  # every life has tables of its own
         for batch, result in zip(self.world.batches, self.world.results, strict=True):
             left = {outcome.request_id: outcome for outcome in result.rows}
+            counts["broken steps"] += result.failure is not None
+            counts["rows of broken steps"] += len(batch.rows) if result.failure is not None else 0
             for row in batch.rows:
                 if row.start and tables.get(row.request_id) is not row.state_table:
                     counts["hits inside a block"] += row.start % size > 0
                     counts["hits between units"] += row.start % unit > 0
                     counts["resumed preemptions"] += row.request_id in tables
                 tables[row.request_id] = row.state_table
-                outcome = left[row.request_id]
-                if outcome.error is None:
+                outcome = left.get(row.request_id)
+                if outcome is not None and outcome.error is None:
                     counts["snapshots not finite"] += len(row.snapshots) - len(outcome.snapshots)
         return counts
 

@@ -59,11 +59,9 @@ def tiered() -> tuple[World, dict[int, Request]]:
 SCENARIOS: dict[str, Scenario] = {"staggered": staggered, "burst": burst, "tiered": tiered}
 ACTIONS: list[Action] = [
     ("reset", ""),
-    *itertools.product(["abort", "finish", "fail", "fail snapshot"], ["a", "b", "c"]),
+    ("break next", ""),
+    *itertools.product(["abort", "finish", "fail", "fail snapshot", "break"], ["a", "b", "c"]),
 ]
-
-FIRST: list[Action] = [("abort", "a"), ("fail", "a"), ("abort", "c"), ("reset", "")]
-SECOND: list[Action] = [("abort", "b"), ("fail", "c"), ("reset", "")]
 
 
 def play(scenario: Scenario, interruptions: Sequence[tuple[int, Action]]) -> tuple[World, int]:
@@ -86,7 +84,7 @@ def play(scenario: Scenario, interruptions: Sequence[tuple[int, Action]]) -> tup
     for request_id, update in world.finished.items():
         assert world.output[request_id] == world.expected(request_id, len(world.output[request_id]))
         if update.finish_reason is FinishReason.ERROR:
-            assert request_id in failing
+            assert request_id in failing | world.failed_alone()
     return world, point
 
 
@@ -94,6 +92,8 @@ def interrupt(world: World, action: Action, failing: set[str]) -> None:
     kind, request_id = action
     if kind == "reset":
         world.scheduler.reset_cache()
+    elif kind == "break next":
+        world.executor.break_next_step()
     elif request_id not in world.requests or request_id in world.finished:
         return
     elif kind == "abort":
@@ -103,6 +103,9 @@ def interrupt(world: World, action: Action, failing: set[str]) -> None:
     elif kind == "fail":
         failing.add(request_id)
         world.executor.fail_request(request_id)
+    elif kind == "break":
+        failing.add(request_id)
+        world.executor.break_steps(request_id)
     else:
         world.executor.fail_snapshot(request_id)
     world.check()
@@ -142,9 +145,11 @@ def pairs(num_points: int) -> Iterator[tuple[int, int]]:
 
 @pytest.mark.parametrize("name", SCENARIOS)
 @pytest.mark.parametrize(
-    "first", [("abort", "a"), ("fail", "a"), ("abort", "c"), ("reset", "")], ids=" ".join
+    "first", [("abort", "a"), ("fail", "a"), ("break", "a"), ("abort", "c"), ("reset", "")], ids=" ".join
 )
-@pytest.mark.parametrize("second", [("abort", "b"), ("fail", "c"), ("reset", "")], ids=" ".join)
+@pytest.mark.parametrize(
+    "second", [("abort", "b"), ("fail", "c"), ("break next", ""), ("reset", "")], ids=" ".join
+)
 def test_two_interruptions_at_every_pair_of_points(name: str, first: Action, second: Action) -> None:
     scenario = SCENARIOS[name]
     for one, two in pairs(points(scenario)):

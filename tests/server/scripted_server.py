@@ -13,12 +13,14 @@ import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from openai import OpenAI
 
 from milepost.chat.families import chat_encoding
 from milepost.engine.async_engine import AsyncEngine
 from milepost.engine.engine import Engine
+from milepost.grammar.compiler import GrammarCompiler
 from milepost.memory.layout import PagedLayout
 from milepost.memory.pool import PagePool
 from milepost.prefix.cache import PrefixCache
@@ -127,6 +129,12 @@ class Reply:
     headers: dict[str, str]
 
     @property
+    def json(self) -> Any:
+        """The body of a success."""
+        assert self.status == 200, self.body
+        return json.loads(self.body)
+
+    @property
     def error(self) -> dict[str, object]:
         """The error of a reply that has one and nothing else."""
         content = json.loads(self.body)
@@ -185,6 +193,9 @@ class ServedEngine:
             engine=self.engine,
             metrics=metrics,
             tokenizer=tokenizer,
+            grammars=GrammarCompiler(
+                tokenizer, vocab_size=tokenizer.vocab_size, stop_token_ids=encoding.stop_token_ids
+            ),
             encoding=encoding,
             model_name=MODEL,
             created=1_700_000_000,
@@ -192,7 +203,7 @@ class ServedEngine:
             tracing=tracing,
         )
         app = create_app(self.services)
-        self._front = app.state.front
+        self.front = app.state.front
         ready = threading.Event()
         self.server = DrainingServer(app, on_ready=lambda _: ready.set())
         listener = bind("127.0.0.1", 0)
@@ -219,6 +230,13 @@ class ServedEngine:
             with error:
                 return Reply(error.code, error.read(), dict(error.headers))
 
+    def events(self, path: str, body: object) -> list[Any]:
+        """The bodies of a stream's events, of which the last must be the end."""
+        reply = self.call(path, body)
+        *events, end = reply.body.decode().removesuffix("\n\n").split("\n\n")
+        assert (reply.status, end) == (200, "data: [DONE]")
+        return [json.loads(event.removeprefix("data: ")) for event in events]
+
     def metric(self, name: str) -> float:
         """A sample of /metrics by its exact name and labels."""
         return read_metric(self.url, name)
@@ -236,7 +254,7 @@ class ServedEngine:
 
     def front_is_idle(self) -> bool:
         """Whether the server has forgotten every request."""
-        return bool(self._front.num_running == 0)
+        return bool(self.front.num_running == 0)
 
     def stop(self) -> None:
         """Shut down for good, by as many signals as it takes."""

@@ -150,7 +150,8 @@ def test_draining_finishes_what_runs_and_refuses_the_rest(served: ServedEngine, 
     stream = client.completions.create(model=MODEL, prompt="a", max_tokens=40, stream=True)
     next(stream)
     served.drain()
-    assert served.call("/health").status == 503
+    assert served.call("/ready").status == 503
+    assert served.call("/health").status == 200  # a failing one would have it killed before it is done
     with pytest.raises(openai.InternalServerError) as caught:
         client.completions.create(model=MODEL, prompt="a")
     assert caught.value.status_code == 503

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 import time
 import weakref
@@ -21,7 +22,7 @@ from milepost.transfer.tiered_executor import TieredExecutor
 from milepost.types import Batch, NewRequest, SamplingParams, SnapshotOrder, Tier, TransferResult
 from tests.transfer.arena_steps import ArenaSteps, writing_row
 from tests.transfer.gated_copier import GatedDisk, done, transfer
-from tests.transfer.small_disk import PAGE_BYTES, open_store, rows_of
+from tests.transfer.small_disk import PAGE_BYTES, failing_disk, open_store, rows_of
 
 ARENA, HOST, DISK = Tier.ARENA, Tier.HOST, Tier.DISK
 
@@ -339,6 +340,32 @@ def test_a_damaged_page_is_an_error_and_the_engine_goes_on(tmp_path: Path) -> No
     (result,) = executor.run(up).transfers
     assert "does not hold what was written to it" in str(result.error)
     assert len(executor.run(Batch(step=2, rows=(writing_row(1, 9),))).rows) == 1
+    executor.close()
+
+
+def test_a_full_disk_is_told_once_and_then_now_and_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    arena = rows_of([0, 1, 2])
+    executor = TieredExecutor(ArenaSteps(arena), arena, None, open_store(tmp_path))
+    now, full = [0.0], OSError(errno.ENOSPC, "No space left on device")
+    monkeypatch.setattr(executor._failures, "_clock", lambda: now[0])
+
+    def write(step: int) -> str | None:
+        down = transfer(step, ARENA, DISK, (1, 1))
+        (result,) = executor.run(Batch(step=step, rows=(), waits=True, transfers=(down,))).transfers
+        return result.error
+
+    with failing_disk(monkeypatch, 1, full, times=1000):
+        assert all("No space left" in str(write(step)) for step in range(5))
+        now[0] = 700.0
+        assert "No space left" in str(write(5))
+    assert write(6) is None
+    first, second = [record.getMessage() for record in caplog.records]
+    assert first.startswith(
+        "The prefix cache could not copy from arena to disk: OSError: [Errno 28] No space"
+    )
+    assert "4 times since" in second
     executor.close()
 
 

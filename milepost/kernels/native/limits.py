@@ -31,16 +31,19 @@ class MachineLimits:
     threads: int
 
 
-def measure_limits() -> MachineLimits:
+def measure_limits(repeats: int = _REPEATS) -> MachineLimits:
     """Measure for about a second, with the kernels' present threads; the best of several tries counts.
 
     Other work on the machine can only slow a try down, so the best of many short ones is nearest to what the
     machine can do.
+
+    Args:
+        repeats: tries of each rate.
     """
     memory = torch.ones(_READ_BYTES // 4)
     flops = torch.zeros(1, dtype=torch.int64)
-    reading = min(_read_once(memory) for _ in range(_REPEATS))
-    adding = min(_add_once(flops) for _ in range(_REPEATS))
+    reading = min(_read_once(memory) for _ in range(repeats))
+    adding = min(_add_once(flops) for _ in range(repeats))
     return MachineLimits(
         read_bytes_per_second=memory.nbytes / reading,
         flops_per_second=int(flops) / adding,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -13,13 +14,13 @@ from starlette.requests import Request as HttpRequest
 
 from milepost.errors import RequestError
 from milepost.server.front import Front
+from milepost.server.protocol.error_codes import ErrorCode
 from milepost.server.protocol.errors import HttpError
 from milepost.server.protocol.fields import HarmlessValues, read_body
-from milepost.server.protocol.requests import SamplingFields
+from milepost.server.protocol.sampling_fields import SamplingFields
 from milepost.server.streaming import ClientDisconnectedError
 
 __all__ = [
-    "MAX_BODY_BYTES",
     "check_model",
     "fields_renamed",
     "front_of",
@@ -31,8 +32,8 @@ __all__ = [
 S = TypeVar("S", bound=msgspec.Struct)
 T = TypeVar("T", bound=SamplingFields)
 
-# A million tokens of text are some 4 MB; escaped and with room to spare.
-MAX_BODY_BYTES = 32 * 1024 * 1024
+# Reading more than this takes longer than other clients should wait for the event loop.
+MAX_BYTES_ON_LOOP = 64 * 1024
 
 
 def front_of(http: HttpRequest) -> Front:
@@ -47,29 +48,33 @@ def new_id(prefix: str) -> str:
     return f"{prefix}-{uuid.uuid4().hex}"
 
 
-def check_model(asked: str, served: str) -> None:
-    """Refuse a request for another model.
+def check_model(asked: str | None, served: str) -> None:
+    """Refuse a request for another model; one that names none means the served one.
 
     Raises:
         HttpError: 404, as OpenAI answers it.
     """
-    if asked != served:
+    if asked is not None and asked != served:
         raise HttpError(
             404,
             f"The model '{asked}' is not served here. Use '{served}'.",
             param="model",
-            code="model_not_found",
+            code=ErrorCode.MODEL_NOT_FOUND,
         )
 
 
 @contextmanager
 def fields_renamed(names: Mapping[str, str]) -> Iterator[None]:
-    """Let a `RequestError` name its field as the client spells it, by `names` (ours -> the client's)."""
+    """Let a `RequestError` name its field as the client spells it, by `names` (ours -> the client's).
+
+    A name stands for the field and for whatever lies in it: ``names["a"] = "b"`` makes ``a.x`` ``b.x``.
+    """
     try:
         yield
     except RequestError as error:
         ours = error.param or ""
-        theirs = names.get(ours, ours)
+        root, dot, inside = ours.partition(".")
+        theirs = names.get(ours) or names.get(root, root) + dot + inside
         if theirs == ours:
             raise
         message = str(error)
@@ -87,8 +92,8 @@ async def read_request(http: HttpRequest, kind: type[T], harmless: HarmlessValue
         harmless: as of `milepost.server.protocol.fields.read_body`.
 
     Raises:
-        HttpError: 415 for another content type, 413 for a body over the limit, 400 for a field that
-            is not served, 404 for another model.
+        HttpError: 415 for another content type, 413 and 408 for a body over the limit or too slow, 400 for
+            a field that is not served, 404 for another model.
         EngineStoppedError: the server takes no new requests.
         RequestError: fields that don't go together.
         ClientDisconnectedError: the client went away before the whole body had come.
@@ -112,7 +117,11 @@ async def read_fields(
         body = await _read_bytes(http)
     except ClientDisconnect:
         raise ClientDisconnectedError from None
-    return read_body(b"{}" if may_be_empty and not body else body, kind, harmless)
+    if may_be_empty and not body:
+        body = b"{}"
+    if len(body) <= MAX_BYTES_ON_LOOP:
+        return read_body(body, kind, harmless)
+    return await asyncio.to_thread(read_body, body, kind, harmless)
 
 
 def _check_content_type(http: HttpRequest) -> None:
@@ -127,21 +136,11 @@ def _check_content_type(http: HttpRequest) -> None:
             415,
             f"The content type must be application/json. Given: '{content_type}'. "
             "Send the header 'Content-Type: application/json'.",
-            code="unsupported_media_type",
+            code=ErrorCode.UNSUPPORTED_MEDIA_TYPE,
         )
 
 
 async def _read_bytes(http: HttpRequest) -> bytes:
-    """A JSON body of bounded size."""
+    """A JSON body; the gate bounds its size and its time."""
     _check_content_type(http)
-    body = bytearray()
-    async for chunk in http.stream():
-        body += chunk
-        if len(body) > MAX_BODY_BYTES:
-            raise HttpError(
-                413,
-                f"The body must be at most {MAX_BODY_BYTES} bytes. Send a shorter prompt.",
-                code="body_too_large",
-                headers={"Connection": "close"},
-            )
-    return bytes(body)
+    return await http.body()

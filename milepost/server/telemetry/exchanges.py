@@ -19,10 +19,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from milepost.engine.reports import RequestReport
 from milepost.server.access.tenants import ANONYMOUS, Tenant
+from milepost.server.protocol.errors import HttpError
 from milepost.server.telemetry.metrics import Metrics
 from milepost.types import Request
 
-__all__ = ["Exchange", "Exchanges", "current_exchange"]
+__all__ = ["Exchange", "Exchanges", "current_exchange", "note_refusal"]
 
 MAX_ID_CHARS = 128
 MAX_LOGGED_BYTES = 65536  # of a prompt or a reply, where they are logged at all
@@ -181,6 +182,14 @@ class Exchanges:
             for _ in prompts:
                 self._metrics.asked(len(exchange.requests) // len(prompts))
         self._on_end(exchange)
+
+
+def note_refusal(metrics: Metrics, error: HttpError) -> None:
+    """Count an error's reply, and let the exchange that it ends tell its code."""
+    metrics.http_error(error.status, error.detail.code)
+    exchange = current_exchange.get()
+    if exchange is not None:
+        exchange.code = error.detail.code
 
 
 def _id_of(scope: Scope) -> str:
