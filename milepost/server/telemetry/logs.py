@@ -28,9 +28,7 @@ def configure_logging(config: ServerConfig) -> None:
     handler.setFormatter(JsonFormatter() if config.log_format == "json" else TextFormatter())
     root = logging.getLogger()
     root.handlers[:] = [*(one for one in root.handlers if not isinstance(one, _StandardError)), handler]
-    level = config.log_level.upper()
-    root.setLevel(max(logging.getLevelNamesMapping()[level], logging.INFO))
-    logging.getLogger("milepost").setLevel(level)
+    root.setLevel(config.log_level.upper())
     for name in ("uvicorn", "uvicorn.error", "uvicorn.access"):
         logging.getLogger(name).handlers.clear()
         logging.getLogger(name).propagate = True
