@@ -109,7 +109,7 @@ class Front:
         streams: list[OutputStream] = []
         try:
             for request in bound:
-                with self.telemetry.exchanges.submitting(request):
+                with self.telemetry.calls.submitting(request):
                     stream = self.services.engine.submit(request)
                 streams.append(stream)
         except BaseException:
