@@ -219,6 +219,26 @@ def test_a_hostile_name_stays_a_name(browser: str, tmp_path: Path, monkeypatch: 
         assert tab.complaints == []
 
 
+KEY = "a-key-of-operators-0123456789"
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> str:
+    file = tmp_path / "keys.toml"
+    file.write_text(f'[tenants.ops]\nkeys = ["{KEY}"]\noperator = true\n')
+    file.chmod(0o600)
+    return str(file)
+
+
+@pytest.mark.usefixtures("quick")
+def test_an_operator_signs_in_with_the_key(browser: str, tmp_path: Path, keys: str) -> None:
+    with serving(ServerConfig(api_keys=keys)) as served, open_tab(browser, tmp_path / "profile") as tab:
+        assert served.call("/").status == served.call("/stats.json").status == 401
+        tab.open(f"{served.url.replace('//', f'//ops:{KEY}@')}/")
+        tab.wait_for("document.querySelector('#state-text').textContent === 'serving'")
+        assert KEY not in tab.run("document.documentElement.outerHTML")
+
+
 def test_it_says_when_the_server_is_gone(browser: str, tmp_path: Path) -> None:
     with open_tab(browser, tmp_path) as tab:
         with serving() as served:

@@ -173,7 +173,10 @@ function take(stats) {
 
 async function ask() {
   const headers = held.key ? { Authorization: `Bearer ${held.key}` } : {};
-  const reply = await fetch(`stats.json?since=${held.next}`, { headers, cache: "no-store", signal: AbortSignal.timeout(5000) });
+  // An address that was opened with a name and a password in it can't be asked with them in it.
+  const address = new URL(`stats.json?since=${held.next}`, location.href);
+  address.username = address.password = "";
+  const reply = await fetch(address, { headers, cache: "no-store", signal: AbortSignal.timeout(5000) });
   at("key-form").hidden = reply.status !== 401 && reply.status !== 403;
   if (!reply.ok) throw new Error(reply.status === 401 || reply.status === 403
     ? "this server wants an operator's key" : `the server answers ${reply.status}`);
