@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Tracing", "otlp_provider"]
 
+EXPORT_SECONDS = 3.0  # a collector that is away may not hold a server up that ends
+
 _OPERATIONS = {"/v1/chat/completions": "chat", "/v1/completions": "text_completion"}
 
 
@@ -46,7 +48,9 @@ def otlp_provider(endpoint: str) -> TracerProvider:
         ) from None
     resource = Resource.create({"service.name": "milepost", "service.version": __version__})
     provider = TracerProvider(resource=resource)
-    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint)))
+    provider.add_span_processor(
+        BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint, timeout=EXPORT_SECONDS))
+    )
     return provider
 
 
