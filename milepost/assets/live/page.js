@@ -70,7 +70,7 @@ function tiles() {
   return [
     ["Output tokens/s", now ? shortNumber(now.output_rate) : "–", `${shortNumber(totals.output_tokens)} in all`],
     ["Prompt tokens/s", now ? shortNumber(now.prompt_rate + now.cached_rate) : "–", `${shortNumber(totals.prompt_tokens)} in all`],
-    ["Found cached", UNITS.share(share), `of ${shortNumber(totals.looked_up)} looked up`],
+    ["Found cached", UNITS.share(share), `of ${shortNumber(totals.looked_up)} tokens`],
     ["First token", duration(now && now.ttft ? now.ttft.p50 : null), now && now.ttft ? `p99 ${duration(now.ttft.p99)}` : "no request began"],
     ["Running", now ? String(now.running) : "–", now ? `${now.waiting} waiting` : ""],
     ["Pages in use", UNITS.share(busy / head.total_pages), `of ${shortNumber(head.total_pages)}, ${shortNumber(pages.free)} free`],
