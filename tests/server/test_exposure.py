@@ -100,7 +100,7 @@ def test_origins_that_may(monkeypatch: pytest.MonkeyPatch) -> None:
         asked = {
             "Origin": ORIGIN,
             "Access-Control-Request-Method": "POST",
-            "Access-Control-Request-Headers": "authorization, content-type",
+            "Access-Control-Request-Headers": "authorization, content-type, x-stainless-lang",
         }
         reply = served.call(CHAT, method="OPTIONS", headers=asked)  # without the key, as browsers ask
         assert reply.status == 200
