@@ -88,8 +88,8 @@ def _middleware(services: Services, keeper: Gatekeeper) -> list[Middleware]:
         CORSMiddleware,
         allow_origins=config.cors_origins,
         allow_methods=["GET", "POST"],
-        allow_headers=["Authorization", "Content-Type"],
-        expose_headers=["Retry-After"],
+        allow_headers=["*"],  # clients bring headers of their own, such as x-stainless-lang
+        expose_headers=["Retry-After", "X-Request-Id"],
     )
     return [cors, gate]
 

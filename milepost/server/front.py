@@ -64,6 +64,14 @@ class Front:
         if self.services.engine.failure is not None:
             raise EngineStoppedError(f"{self.services.engine.failure} Restart the server.")
 
+    def check_room(self, tenant: Tenant) -> None:
+        """Refuse what `submit_all` would refuse for any request, before its prompt costs anything.
+
+        Raises:
+            HttpError: 429 when the tenant or the server has enough to do.
+        """
+        self._admission.check(tenant, 1)
+
     def submit(
         self,
         request: Request,
@@ -105,7 +113,7 @@ class Front:
         bound = [tenant.bound(request) for request in requests]
         for request in bound:
             self.services.engine.limits.validate(request)
-        self._admission.check(tenant, bound)
+        self._admission.check(tenant, len(bound))
         streams: list[OutputStream] = []
         try:
             for request in bound:
