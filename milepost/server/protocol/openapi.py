@@ -191,9 +191,14 @@ def _event(chunk: type[msgspec.Struct]) -> Schema:
         "type": "object",
         "properties": {
             "data": {
-                "type": "string",
-                "contentMediaType": "application/json",
-                "contentSchema": {"anyOf": [_ref(chunk), _ref(ErrorBody)]},
+                "anyOf": [
+                    {"const": "[DONE]"},
+                    {
+                        "type": "string",
+                        "contentMediaType": "application/json",
+                        "contentSchema": {"anyOf": [_ref(chunk), _ref(ErrorBody)]},
+                    },
+                ]
             }
         },
         "required": ["data"],
