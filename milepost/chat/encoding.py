@@ -13,9 +13,10 @@ import msgspec
 
 from milepost.chat.reply import ReplyParser
 from milepost.chat.tokenizer import Tokenizer
+from milepost.errors import RequestError
 from milepost.types import Grammar
 
-__all__ = ["ChatEncoding", "ChatOptions", "EncodedPrompt", "TokenWriter"]
+__all__ = ["ChatEncoding", "ChatOptions", "EncodedPrompt", "TokenWriter", "refuse_template_arguments"]
 
 
 class EncodedPrompt(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,6 +89,17 @@ class ChatEncoding(Protocol):
         ...
 
 
+def refuse_template_arguments(options: ChatOptions) -> None:
+    """For forms that are no template.
+
+    Raises:
+        RequestError: there are template arguments; the first is named.
+    """
+    for name in options.template_arguments or ():
+        field = f"template_arguments.{name}"
+        raise RequestError(f"{field} means nothing to this model's chat form. Leave it out.", param=field)
+
+
 class TokenWriter:
     """Collects token ids: text as text, markers by name, and where messages end."""
 
@@ -109,11 +121,14 @@ class TokenWriter:
         """Note that a message ends here."""
         self._ends.append(len(self._ids))
 
-    def prompt(self, *, thinking: bool, output_reusable: bool = True) -> EncodedPrompt:
+    def prompt(
+        self, *, thinking: bool, grammar: Grammar | None = None, output_reusable: bool = True
+    ) -> EncodedPrompt:
         """What was written."""
         return EncodedPrompt(
             token_ids=tuple(self._ids),
             message_ends=tuple(self._ends),
             thinking=thinking,
+            grammar=grammar,
             output_reusable=output_reusable,
         )

@@ -110,14 +110,14 @@ def _parse_message(message: object, path: str) -> Message:
             f"{path}.role", f"must be one of {', '.join(sorted(_ROLES))}. Given: {message.get('role')!r}."
         )
     _refuse_unknown(message, _FIELDS[role], path)
-    calls = message.get("tool_calls") or ()
+    calls = message.get("tool_calls")
     optional = role is Role.ASSISTANT
     return Message(
         role=role,
         parts=_parse_content(message.get("content"), f"{path}.content", optional=optional),
         name=_optional_string(message.get("name"), f"{path}.name"),
         reasoning=_reasoning(message, path),
-        tool_calls=_parse_calls(calls, f"{path}.tool_calls"),
+        tool_calls=() if calls is None else _parse_calls(calls, f"{path}.tool_calls"),
         tool_call_id=_optional_string(message.get("tool_call_id"), f"{path}.tool_call_id"),
     )
 

@@ -19,6 +19,7 @@ from typing import Protocol
 
 import msgspec
 
+from milepost.chat.calls import ToolCallDelta, collect_calls
 from milepost.chat.messages import ToolCall
 from milepost.types import FinishReason, RequestOutput
 
@@ -30,7 +31,7 @@ class ReplyDelta(msgspec.Struct, frozen=True, kw_only=True):
 
     content: str = ""
     reasoning: str = ""
-    tool_calls: tuple[ToolCall, ...] = ()
+    tool_calls: tuple[ToolCallDelta, ...] = ()
 
     def __bool__(self) -> bool:
         """Whether it adds anything."""
@@ -66,7 +67,7 @@ def collect_reply(deltas: Collection[ReplyDelta]) -> Reply:
     return Reply(
         content="".join(delta.content for delta in deltas),
         reasoning="".join(delta.reasoning for delta in deltas) or None,
-        tool_calls=tuple(call for delta in deltas for call in delta.tool_calls),
+        tool_calls=collect_calls(call for delta in deltas for call in delta.tool_calls),
     )
 
 

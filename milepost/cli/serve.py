@@ -22,6 +22,8 @@ from milepost.cli.serve_options import server_options, take_server_config
 from milepost.cli.terminal import notes, print_notes, progress_bar, write
 
 if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider
+
     from milepost.config import EngineConfig, ResolvedConfig
     from milepost.engine.async_engine import AsyncEngine
     from milepost.llm import LoadedEngine
@@ -91,11 +93,13 @@ def _is_said(parameter: str) -> bool:
 def _run(server: ServerConfig, config: EngineConfig) -> None:
     # These load torch and the HTTP stack, which takes seconds.
     from milepost.engine.async_engine import AsyncEngine
-    from milepost.server import Metrics, bind, check_access, create_app
+    from milepost.server import Metrics, bind, check_access, configure_logging, create_app, otlp_provider
     from milepost.server import serve as run_server
 
-    # What is wrong with keys, certificates or a port that is taken is found before the weights are read.
+    configure_logging(server)
+    # What is wrong with keys, certificates, traces or a port is found before the weights are read.
     warnings = check_access(server)
+    provider = None if server.otlp_endpoint is None else otlp_provider(server.otlp_endpoint)
     listener = bind(server.host, server.port)
     try:
         with progress_bar("Loading weights") as progress:
@@ -108,7 +112,7 @@ def _run(server: ServerConfig, config: EngineConfig) -> None:
         _spare_collections()
         try:
             run_server(
-                create_app(_services(loaded, server, engine, metrics)),
+                create_app(_services(loaded, server, engine, metrics, provider)),
                 listener,
                 on_ready=partial(_announce, loaded.config),
             )
@@ -129,8 +133,14 @@ def _spare_collections() -> None:
     gc.freeze()
 
 
-def _services(loaded: LoadedEngine, server: ServerConfig, engine: AsyncEngine, metrics: Metrics) -> Services:
-    from milepost.server import Services  # as above
+def _services(
+    loaded: LoadedEngine,
+    server: ServerConfig,
+    engine: AsyncEngine,
+    metrics: Metrics,
+    provider: TracerProvider | None,
+) -> Services:
+    from milepost.server import Services, Tracing  # as above
 
     config = loaded.config
     return Services(
@@ -138,9 +148,12 @@ def _services(loaded: LoadedEngine, server: ServerConfig, engine: AsyncEngine, m
         engine=engine,
         metrics=metrics,
         tokenizer=loaded.tokenizer,
+        grammars=loaded.grammars,
         encoding=loaded.encoding,
+        grammars=loaded.grammars,
         model_name=config.served_model_name,
         created=int(time.time()),
+        tracing=None if provider is None else Tracing(provider, config.served_model_name),
         system_fingerprint=f"milepost-{__version__}-{config.dtype}-{config.weights}-{config.kernels}",
     )
 

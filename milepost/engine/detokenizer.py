@@ -39,8 +39,12 @@ class StopMatcher:
         self._matched = [0] * len(self._stops)
         self._held = ""
 
-    def push(self, text: str) -> tuple[str, str | None]:
+    def push(self, text: str, *, may_stop: bool = True) -> tuple[str, str | None]:
         """Take more text.
+
+        Args:
+            text: what comes next.
+            may_stop: False passes over the stop strings that are complete within it.
 
         Returns:
             the text that can't become part of a stop string any more, and the stop string if one is
@@ -51,10 +55,11 @@ class StopMatcher:
         pending = self._held + text
         for index in range(len(self._held), len(pending)):
             stop = self._step(pending[index])
-            if stop is not None:
+            if stop is not None and may_stop:
                 self._held = ""
                 return pending[: index + 1 - len(stop)], stop
-        cut = len(pending) - max(self._matched)
+        # One that was passed over is complete, and holds nothing back but what it may begin again with.
+        cut = len(pending) - max(map(self._unfinished, range(len(self._stops))))
         self._held = pending[cut:]
         return pending[:cut], None
 
@@ -63,11 +68,18 @@ class StopMatcher:
         held, self._held = self._held, ""
         return held
 
+    def _unfinished(self, which: int) -> int:
+        """How much of a stop string the text ends with, short of all of it."""
+        matched = self._matched[which]
+        return self._fallbacks[which][matched] if matched == len(self._stops[which]) else matched
+
     def _step(self, char: str) -> str | None:
         """Let one character pass; the longest stop string that it completes."""
         complete: str | None = None
         for which, stop in enumerate(self._stops):
             matched = self._matched[which]
+            if matched == len(stop):  # it was passed over
+                matched = self._fallbacks[which][matched]
             while matched and stop[matched] != char:
                 matched = self._fallbacks[which][matched]
             matched += stop[matched] == char
@@ -86,10 +98,13 @@ class Detokenizer:
     Args:
         decoder: the tokenizer's side.
         stops: stop strings.
+        min_tokens: stop strings that are complete within that many tokens stop nothing. One that begins in
+            them and ends after them does. (vLLM does the same.)
     """
 
-    def __init__(self, decoder: TokenDecoder, stops: tuple[str, ...] = ()) -> None:
+    def __init__(self, decoder: TokenDecoder, stops: tuple[str, ...] = (), *, min_tokens: int = 0) -> None:
         self._decoder = decoder
+        self._early_tokens = min_tokens if stops else 0
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
         self._matcher = StopMatcher(stops)
 
@@ -104,8 +119,21 @@ class Detokenizer:
 
     def push(self, token_ids: Iterable[int]) -> tuple[str, str | None]:
         """Take tokens; returns the text to show now and the stop string that they complete, if any."""
+        if self._early_tokens:
+            return self._push_early(list(token_ids))
         data = b"".join(self._decoder.token_bytes(token_id) for token_id in token_ids)
         return self._matcher.push(self._utf8.decode(data))
+
+    def _push_early(self, token_ids: list[int]) -> tuple[str, str | None]:
+        """Take tokens of which the first may not stop yet."""
+        early, rest = token_ids[: self._early_tokens], token_ids[self._early_tokens :]
+        self._early_tokens -= len(early)
+        data = b"".join(map(self._decoder.token_bytes, early))
+        text, _ = self._matcher.push(self._utf8.decode(data), may_stop=False)
+        if not rest:
+            return text, None
+        more, stop = self.push(rest)
+        return text + more, stop
 
     def flush(self) -> tuple[str, str | None]:
         """The rest of the text, after the last token; half a character becomes U+FFFD."""

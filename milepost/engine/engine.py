@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 
 from milepost.engine.detokenizer import Detokenizer, TokenDecoder
 from milepost.engine.executor import Executor
-from milepost.engine.reports import EngineObserver, EngineStats
+from milepost.engine.reports import EngineObserver, EngineStats, FirstToken, RequestReport, StepReport
 from milepost.errors import EngineStoppedError, InvariantError
 from milepost.prefix.reports import Explanation
 from milepost.scheduler.limits import Limits
 from milepost.scheduler.reports import TokenUpdate
 from milepost.scheduler.scheduler import Scheduler
-from milepost.types import FinishReason, Request, RequestOutput, Usage
+from milepost.types import Batch, FinishReason, Request, RequestOutput, Usage
 
 __all__ = ["Engine", "failure_sentence"]
 
@@ -27,12 +27,24 @@ _DRAIN_PAUSE_SECONDS = 0.002
 class _Live:
     """A request between its acceptance and its last output."""
 
-    __slots__ = ("arrived", "detokenizer", "last_token", "request_id", "usage")
+    __slots__ = (
+        "arrived",
+        "detokenizer",
+        "first_token",
+        "last_token",
+        "max_tokens",
+        "request_id",
+        "scheduled",
+        "usage",
+    )
 
     def __init__(self, request: Request, detokenizer: Detokenizer | None, arrived: float) -> None:
         self.request_id = request.request_id
         self.detokenizer = detokenizer  # None: whoever reads the outputs makes their text
+        self.max_tokens = request.sampling.max_tokens
         self.arrived = arrived
+        self.scheduled: float | None = None
+        self.first_token: float | None = None
         self.last_token: float | None = None
         self.usage = Usage(prompt_tokens=len(request.prompt_token_ids), output_tokens=0)
 
@@ -51,7 +63,7 @@ class Engine:
         scheduler: plans the steps; used by nobody else.
         decoder: token ids to bytes.
         clock: seconds, for latencies; requests whose ``arrival_time`` is set must use the same.
-        observer: told of latencies, or None.
+        observer: told of steps and of requests that end, or None.
     """
 
     def __init__(
@@ -74,6 +86,10 @@ class Engine:
         self._prompt_tokens = 0
         self._output_tokens = 0
         self._finished = dict.fromkeys(FinishReason, 0)
+        # Of the step whose outputs are being made; the observer gets them.
+        self._first_tokens: list[FirstToken] = []
+        self._gaps: list[float] = []
+        self._num_computed = 0
 
     @property
     def has_work(self) -> bool:
@@ -103,7 +119,7 @@ class Engine:
 
     def detokenizer(self, request: Request) -> Detokenizer:
         """A fresh one for the outputs of `request`; safe to ask from any thread."""
-        return Detokenizer(self._decoder, request.sampling.stop)
+        return Detokenizer(self._decoder, request.sampling.stop, min_tokens=request.sampling.min_tokens)
 
     def submit(self, request: Request, *, with_text: bool = True) -> None:
         """Accept a request.
@@ -139,12 +155,17 @@ class Engine:
             return []
         if self._failure is not None:
             return self._end_all(self._failure)
+        began = self._clock()
         try:
             # Without a request a batch must not wait: who steps may have better to do soon.
             batch = self._scheduler.schedule() if self._live else self._scheduler.drain()
             if batch is None:
                 return []
+            for new in batch.new_requests:
+                self._live[new.request_id].scheduled = began
+            sent = self._clock()
             result = self._executor.run(batch)
+            back = self._clock()
             updates = self._scheduler.update(batch, result)
         except Exception as error:  # noqa: BLE001 - whatever a step raises, every client gets its answer
             return self._fail(error)
@@ -153,7 +174,9 @@ class Engine:
             self._failure = "The engine was interrupted in the middle of a step."
             raise
         now = self._clock()
-        return [self._output(update, now) for update in updates]
+        outputs = [self._output(update, now) for update in updates]
+        self._observe_step(batch, run=back - sent, total=self._clock() - began)
+        return outputs
 
     def abort(self, request_id: str) -> RequestOutput | None:
         """End a request because its client gave up.
@@ -267,7 +290,7 @@ class Engine:
         del self._live[live.request_id]
         self._finished[reason] += 1
         if self._observer is not None:
-            self._observer.finished(reason, live.usage, now - live.arrived)
+            self._observer.finished(_report(live, reason, now))
         return RequestOutput(
             request_id=live.request_id,
             text=text,
@@ -283,12 +306,30 @@ class Engine:
         self._output_tokens += count
         if count == 0:
             return
-        if self._observer is not None:
-            if live.last_token is None:
-                self._observer.first_token(now - live.arrived)
-            else:
-                self._observer.next_token(now - live.last_token)
+        if live.last_token is None:
+            live.first_token = now
+            usage = live.usage
+            self._first_tokens.append(
+                FirstToken(now - live.arrived, usage.prompt_tokens, usage.cached_tokens)
+            )
+        else:
+            self._gaps.append(now - live.last_token)
         live.last_token = now
+
+    def _observe_step(self, batch: Batch, *, run: float, total: float) -> None:
+        first_tokens, self._first_tokens = self._first_tokens, []
+        gaps, self._gaps = self._gaps, []
+        num_computed = self._scheduler.num_computed
+        num_tokens, self._num_computed = num_computed - self._num_computed, num_computed
+        if self._observer is not None and batch.rows:
+            step = StepReport(
+                control_seconds=total - run,
+                run_seconds=run,
+                num_tokens=num_tokens,
+                first_tokens=first_tokens,
+                gaps=gaps,
+            )
+            self._observer.stepped(step)
 
     def _fail(self, error: Exception) -> list[RequestOutput]:
         """End everything after an exception in a step: in the executor, or a bug of our own."""
@@ -311,6 +352,20 @@ class Engine:
         return TokenUpdate(
             request_id=live.request_id, finish_reason=FinishReason.ERROR, error=failure, usage=live.usage
         )
+
+
+def _report(live: _Live, reason: FinishReason, now: float) -> RequestReport:
+    return RequestReport(
+        request_id=live.request_id,
+        reason=reason,
+        usage=live.usage,
+        max_tokens=live.max_tokens,
+        arrived=live.arrived,
+        scheduled=live.scheduled,
+        first_token=live.first_token,
+        last_token=live.last_token,
+        ended=now,
+    )
 
 
 def _text_of(live: _Live, update: TokenUpdate) -> tuple[str, str | None]:

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from string import ascii_letters, digits
 
 import msgspec
 
@@ -47,6 +48,7 @@ __all__ = [
     "token",
 ]
 
+_PLAIN = frozenset(ascii_letters + digits + " _")  # mean nothing else in a regular expression
 _ANY_TEXT = "/(?s:.*)/"
 # JSON may be laid out in lines, but a model that has lost its thread must not go on with spaces for ever.
 _JSON_WHITESPACE = "[\\x20\\x0A\\x0D\\x09]{1,40}"
@@ -68,10 +70,14 @@ def json_object() -> Grammar:
     return json_schema({"type": "object"})
 
 
-def json_schema(schema: Mapping[str, object] | bool) -> Grammar:
+def json_schema(schema: Mapping[str, object] | bool, *, lenient: bool = False) -> Grammar:
     """JSON that a JSON Schema (draft 2020-12) allows; properties come in the schema's order.
 
     ``True`` and ``{}`` allow any JSON value. There is no space around the value, and little within it.
+
+    Args:
+        schema: the schema.
+        lenient: pass over keywords that can't be held to, which are refused otherwise.
 
     Raises:
         RequestError: no JSON, ``False``, or a schema with llguidance's own options, which could undo what
@@ -86,7 +92,7 @@ def json_schema(schema: Mapping[str, object] | bool) -> Grammar:
         raise RequestError(
             f"A JSON schema must not hold {_JSON_OPTIONS!r}. Leave it out.", param="json_schema"
         )
-    fields[_JSON_OPTIONS] = {"whitespace_pattern": _JSON_WHITESPACE}
+    fields[_JSON_OPTIONS] = {"whitespace_pattern": _JSON_WHITESPACE} | ({"lenient": True} if lenient else {})
     try:
         text = json.dumps(fields, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
@@ -117,7 +123,9 @@ def choice(options: Sequence[str]) -> Grammar:
         raise RequestError(f"A choice must be a list of texts. Given: {options!r:.60}.", param="choice")
     for option in options:
         _require_text("An option of a choice", option, "choice")
-    return grammar(either(*(literal(option) for option in dict.fromkeys(options))))
+    # One expression and not as many rules: the parser would keep a place in each of them.
+    pattern = "|".join(_exactly(option) for option in dict.fromkeys(options))
+    return grammar(Piece(f"/(?:{pattern})/"))
 
 
 def lark(text: str) -> Grammar:
@@ -239,6 +247,11 @@ def _pattern_of(pattern: str) -> str:
             f"A regular expression must not end in a lone backslash. Given: {pattern!r:.60}.", param="regex"
         )
     return f"/{''.join(escaped)}/" if escaped else '""'  # two slashes would begin a comment
+
+
+def _exactly(text: str) -> str:
+    """A regular expression that matches a text, between Lark's slashes."""
+    return "".join(char if char in _PLAIN else f"\\x{{{ord(char):x}}}" for char in text)
 
 
 def _require_text(what: str, text: object, param: str | None) -> None:

@@ -8,6 +8,8 @@ from itertools import count
 from types import TracebackType
 from typing import Any
 
+import msgspec
+
 from milepost.chat.encoding import ChatOptions, EncodedPrompt
 from milepost.chat.reply import ReplyParser, collect_reply
 from milepost.chat.tokenizer import Tokenizer
@@ -150,7 +152,8 @@ class LLM:
 
         Raises:
             RequestTooLargeError: a prompt is over the limit; nothing is run.
-            RequestError: a prompt is empty or holds an id outside the vocabulary; nothing is run.
+            RequestError: a prompt is empty or holds an id outside the vocabulary, or the grammar can't be
+                compiled; nothing is run.
             ExecutionError: a request failed while it ran; the others are aborted.
         """
         listed = _listed(prompts)
@@ -169,7 +172,7 @@ class LLM:
 
         Args:
             messages: OpenAI-style messages.
-            sampling: how tokens are drawn and when the reply ends.
+            sampling: how tokens are drawn and when the reply ends; a grammar is of the reply's content.
             cache_salt: as of `generate`.
             form: fields of `milepost.chat.encoding.ChatOptions`, such as ``thinking=True``.
 
@@ -229,7 +232,16 @@ class LLM:
         self, messages: Messages, sampling: SamplingParams | None, form: Mapping[str, Any], cache_salt: str
     ) -> tuple[Request, ReplyParser]:
         encoding = self._loaded.encoding
-        prompt = encoding.encode(messages, _chat_options(form))
+        sampling = sampling or SamplingParams()
+        options = _chat_options(form)
+        if sampling.grammar is not None:
+            # What the reply's content may spell; the encoding adds the markers around it.
+            self._loaded.grammars.check(sampling.grammar)
+            if options.content_grammar is not None:
+                raise RequestError("Give a grammar or a content_grammar. Given: both.", param="grammar")
+            options = msgspec.structs.replace(options, content_grammar=sampling.grammar)
+        prompt = encoding.encode(messages, options)
+        sampling = msgspec.structs.replace(sampling, grammar=prompt.grammar)
         return self._request(prompt, sampling, cache_salt), encoding.reply_parser(prompt)
 
     def _request(self, prompt: EncodedPrompt, sampling: SamplingParams | None, cache_salt: str) -> Request:
@@ -241,6 +253,8 @@ class LLM:
             cache_salt=check_cache_salt(cache_salt),
             output_reusable=prompt.output_reusable,
         )
+        if request.sampling.grammar is not None:
+            self._loaded.grammars.check(request.sampling.grammar)
         self._loaded.engine.limits.validate(request)
         return request
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from milepost.config import EngineConfig, ResolvedConfig
 from milepost.config_json import read_model_spec
 from milepost.engine.engine import Engine
 from milepost.engine.reports import EngineObserver
+from milepost.grammar.compiler import GrammarCompiler
 from milepost.kernels.native import set_num_threads
 from milepost.kernels.ops import load_ops
 from milepost.llm.cache_tiers import open_cache
@@ -31,6 +33,7 @@ from milepost.models.shards import Checkpoint
 from milepost.models.weights import Progress
 from milepost.runtime.dtypes import torch_dtype, weight_format
 from milepost.runtime.model_runner import ModelRunner, StepModel
+from milepost.runtime.sampler import Sampler
 from milepost.runtime.taped_model import TapedModel
 from milepost.scheduler.config import SchedulerConfig
 from milepost.scheduler.scheduler import Scheduler
@@ -46,6 +49,7 @@ class LoadedEngine:
         engine: the step loop; close it when done.
         tokenizer: the checkpoint's.
         encoding: the chat encoding of the model's family.
+        grammars: compiles the grammars of requests; check one with it before its request is submitted.
         layout: how states and KV lie in pages.
         config: the engine's numbers.
     """
@@ -53,6 +57,7 @@ class LoadedEngine:
     engine: Engine
     tokenizer: Tokenizer
     encoding: ChatEncoding
+    grammars: GrammarCompiler
     layout: TiledLayout
     config: ResolvedConfig
 
@@ -78,19 +83,23 @@ def load_engine(
     spec = read_model_spec(folder)
     tokenizer = load_tokenizer(folder, model_vocab_size=spec.vocab_size)
     encoding = chat_encoding(spec.family.value, tokenizer)
+    stops = tuple(dict.fromkeys(spec.stop_token_ids + encoding.stop_token_ids))
+    grammars = GrammarCompiler(tokenizer, vocab_size=spec.vocab_size, stop_token_ids=stops)
     layout = named_layout(config.layout, spec, **config.layout_options())
     resolved = resolve_engine(config, spec, layout)
     pool = PagePool(resolved.num_pages)
     tiers = open_cache(resolved, folder, layout, pool)
     resolved = msgspec.structs.replace(resolved, notes=resolved.notes + tiers.notes)
     try:
-        runner = load_runner(folder, layout, resolved, progress=progress)
+        runner = load_runner(
+            folder, layout, resolved, progress=progress, stop_token_ids=stops, grammars=grammars
+        )
         scheduler = Scheduler(
             SchedulerConfig(
                 max_model_len=resolved.max_model_len,
                 token_budget=resolved.max_num_batched_tokens,
                 max_num_seqs=resolved.max_num_seqs,
-                stop_token_ids=tuple(dict.fromkeys(spec.stop_token_ids + encoding.stop_token_ids)),
+                stop_token_ids=stops,
                 vocab_size=spec.vocab_size,
             ),
             layout,
@@ -101,7 +110,14 @@ def load_engine(
     except BaseException:
         tiers.close()
         raise
-    return LoadedEngine(engine=engine, tokenizer=tokenizer, encoding=encoding, layout=layout, config=resolved)
+    return LoadedEngine(
+        engine=engine,
+        tokenizer=tokenizer,
+        encoding=encoding,
+        grammars=grammars,
+        layout=layout,
+        config=resolved,
+    )
 
 
 def resolve_engine(config: EngineConfig, spec: ModelSpec, layout: TiledLayout) -> ResolvedConfig:
@@ -131,7 +147,13 @@ def resolve_engine(config: EngineConfig, spec: ModelSpec, layout: TiledLayout) -
 
 
 def load_runner(
-    folder: Path, layout: TiledLayout, config: ResolvedConfig, *, progress: Progress | None = None
+    folder: Path,
+    layout: TiledLayout,
+    config: ResolvedConfig,
+    *,
+    progress: Progress | None = None,
+    stop_token_ids: Sequence[int] = (),
+    grammars: GrammarCompiler | None = None,
 ) -> ModelRunner:
     """Load a checkpoint's weights into an executor of steps.
 
@@ -140,6 +162,8 @@ def load_runner(
         layout: the one that `config` was resolved with.
         config: the engine's numbers.
         progress: called with (bytes read, bytes to read) while weights load.
+        stop_token_ids: tokens that end replies.
+        grammars: compiles the requests' grammars; without one no request may have any.
 
     Raises:
         CheckpointError: the checkpoint can't be used.
@@ -157,8 +181,9 @@ def load_runner(
         weights=weight_format(config.weights),
         progress=progress,
     )
+    sampler = Sampler(config.seed, stop_token_ids=stop_token_ids, grammars=grammars)
     if config.kernels != "cpu":  # the others have nothing that is done once, and a full step takes them long
-        return ModelRunner.from_config(model, layout, config)
-    runner = ModelRunner.from_config(TapedModel(model), layout, config)
+        return ModelRunner.from_config(model, layout, config, sampler)
+    runner = ModelRunner.from_config(TapedModel(model), layout, config, sampler)
     runner.warm_up()
     return runner

@@ -1,8 +1,9 @@
 """Which tokens a request may draw, one row of logits at a time, exactly.
 
-The order of operations is fixed: penalties (`milepost.runtime.request_sampling`), then temperature,
-top-k, top-p, min-p, then the draw. Each filter sees the distribution that the one before it left,
-renormalised. Equal scores are told apart by the lower token id, so every outcome is deterministic.
+The order of operations is fixed: logit bias, penalties, then what may be drawn at all
+(`milepost.runtime.request_sampling`), then temperature, top-k, top-p, min-p, then the draw. Each filter
+sees the distribution that the one before it left, renormalised. Equal scores are told apart by the lower
+token id, so every outcome is deterministic.
 
 Scores are float64, [vocab], shifted so that the largest is 0; ids are ascending int64.
 """

@@ -57,7 +57,7 @@ class ModelRunner:
         kv_dtype: of cached KV.
         conv_dtype: of the convolution windows, the model's dtype.
         recurrent_dtype: of the recurrent matrices.
-        seed: the engine's seed; see `Sampler`.
+        sampler: draws the tokens; None: one without a seed, stop tokens or grammars.
         check_states: also check after each step that the rows' states are finite. It reads every
             state of the batch, so it is for debugging; every row is always checked by its hidden
             states, which show what was written (see `milepost.models.decoder`).
@@ -76,7 +76,7 @@ class ModelRunner:
         kv_dtype: torch.dtype = torch.float32,
         conv_dtype: torch.dtype = torch.float32,
         recurrent_dtype: torch.dtype = torch.float32,
-        seed: int | None = None,
+        sampler: Sampler | None = None,
         check_states: bool = False,
     ) -> None:
         self._model = model
@@ -84,12 +84,25 @@ class ModelRunner:
             layout, num_pages, kv_dtype=kv_dtype, conv_dtype=conv_dtype, recurrent_dtype=recurrent_dtype
         )
         self._inputs: InputBuffers | None = InputBuffers(arena)
-        self._sampler = Sampler(seed)
+        self._sampler = sampler or Sampler()
         self._check_states = check_states
 
     @classmethod
-    def from_config(cls, model: StepModel, layout: TiledLayout, config: ResolvedConfig) -> ModelRunner:
-        """Build with the numbers of a resolved config; `layout` is the one it was resolved with."""
+    def from_config(
+        cls,
+        model: StepModel,
+        layout: TiledLayout,
+        config: ResolvedConfig,
+        sampler: Sampler | None = None,
+    ) -> ModelRunner:
+        """Build with the numbers of a resolved config.
+
+        Args:
+            model: as of the class.
+            layout: the one that `config` was resolved with.
+            config: the engine's numbers.
+            sampler: draws the tokens; None: one with the config's seed, without stop tokens or grammars.
+        """
         return cls(
             model,
             layout,
@@ -97,7 +110,7 @@ class ModelRunner:
             kv_dtype=torch_dtype(config.kv_dtype),
             conv_dtype=torch_dtype(config.dtype),
             recurrent_dtype=torch_dtype(config.recurrent_dtype),
-            seed=config.seed,
+            sampler=sampler or Sampler(config.seed),
             check_states=config.check_states,
         )
 

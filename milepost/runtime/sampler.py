@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from operator import attrgetter
 
@@ -9,7 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from milepost.errors import InvariantError
+from milepost.errors import InvariantError, MilepostError
+from milepost.grammar.compiler import GrammarCompiler
 from milepost.runtime.greedy import greedy
 from milepost.runtime.logit_filters import Floats, best_ids, log_softmax
 from milepost.runtime.random_draws import SeedSource
@@ -18,21 +20,34 @@ from milepost.types import NewRequest, Row, RowResult, TokenLogprobs
 
 __all__ = ["Sampler"]
 
+logger = logging.getLogger(__name__)
+
 _takes_largest = attrgetter("takes_largest")
 
 
 class Sampler:
     """Draws tokens and keeps each request's sampling state, by request id and never by row.
 
-    Greedy rows without penalties share one vectorised search; any other row is drawn alone, exactly,
-    in float64, in the order that `milepost.runtime.logit_filters` documents.
+    Greedy rows that want nothing else share one vectorised search; any other row is drawn alone, exactly,
+    in float64, in the order that `milepost.runtime.logit_filters` documents. Whatever goes wrong in such a
+    draw fails its own row.
 
     Args:
         seed: the engine's seed, from which requests without their own get one; None: fresh ones.
+        stop_token_ids: tokens that end replies, which a reply's least length puts off.
+        grammars: compiles the requests' grammars; None: requests with one fail.
     """
 
-    def __init__(self, seed: int | None = None) -> None:
+    def __init__(
+        self,
+        seed: int | None = None,
+        *,
+        stop_token_ids: Sequence[int] = (),
+        grammars: GrammarCompiler | None = None,
+    ) -> None:
         self._seeds = SeedSource(seed)
+        self._stop_token_ids = tuple(stop_token_ids)
+        self._grammars = grammars
         self._requests: dict[str, RequestSampling] = {}
 
     @property
@@ -48,7 +63,9 @@ class Sampler:
             seed = request.sampling.seed
             if seed is None:
                 seed = self._seeds.next_seed()
-            self._requests[request.request_id] = RequestSampling(request, seed)
+            self._requests[request.request_id] = RequestSampling(
+                request, seed, stop_token_ids=self._stop_token_ids, grammars=self._grammars
+            )
 
     def forget(self, request_ids: Iterable[str]) -> None:
         """Drop requests that will not come again; ids that never ran are fine."""
@@ -63,7 +80,8 @@ class Sampler:
             logits: [rows, vocab], float; not changed.
 
         Returns:
-            One result per row; a row whose logits are not finite has an error and no token.
+            One result per row; a row whose logits are not finite has an error and no token, and so has one
+            whose grammar can't go on.
         """
         if not rows:
             return []
@@ -76,9 +94,7 @@ class Sampler:
             if not finite[index]:
                 results.append(_failed(row, logits[index]))
                 continue
-            token_id = ids[index] if state.plain_greedy else state.draw(_float64(logits[index]))
-            state.record(token_id)
-            results.append(_drawn(row, token_id, logits[index], state.params.logprobs))
+            results.append(_draw_alone(row, state, ids[index], logits[index]))
         return results
 
     def _state_of(self, row: Row) -> RequestSampling:
@@ -101,6 +117,28 @@ def _largest(rows: Sequence[Row], states: Sequence[RequestSampling], ids: Sequen
         RowResult(request_id=row.request_id, token_ids=(token_id,))
         for row, token_id in zip(rows, ids, strict=True)
     ]
+
+
+def _draw_alone(row: Row, state: RequestSampling, largest: int, logits: Tensor) -> RowResult:
+    """One row's result: its draw, or what went wrong in it."""
+    try:
+        token_id = largest if state.plain_greedy else _token(state, largest, logits)
+        state.record(token_id)
+        return _drawn(row, token_id, logits, state.params.logprobs)
+    except MilepostError as error:
+        return RowResult(request_id=row.request_id, error=str(error))
+    except Exception as error:
+        logger.exception("No token could be drawn for request %s", row.request_id)
+        return RowResult(
+            request_id=row.request_id, error=f"No token could be drawn ({type(error).__name__}: {error})."
+        )
+
+
+def _token(state: RequestSampling, largest: int, logits: Tensor) -> int:
+    allowed = state.allowed(logits.numel())
+    if state.prefers_largest and (allowed is None or allowed[largest]):
+        return largest
+    return state.draw(_float64(logits), allowed)
 
 
 def _float64(logits: Tensor) -> Floats:

@@ -7,7 +7,7 @@ from milepost.memory.capacity import max_sequence_tokens, sequence_pages
 from milepost.memory.layout import Layout
 from milepost.memory.pool import PagePool
 from milepost.scheduler.config import SchedulerConfig
-from milepost.types import Request, SymbolicTokens
+from milepost.types import Request, SamplingParams, SymbolicTokens
 
 __all__ = ["Limits"]
 
@@ -36,8 +36,10 @@ class Limits:
 
         Raises:
             RequestTooLargeError: the request can never fit; says its need and the limit.
-            RequestError: the prompt is empty or holds a token that the model does not know.
+            RequestError: the prompt is empty, or it or the sampling parameters name a token that the model
+                does not know.
         """
+        self._validate_sampling(request.sampling)
         prompt = request.prompt_token_ids
         if not prompt:
             raise RequestError("The prompt must hold at least one token. Given: none.", param="prompt")
@@ -69,3 +71,17 @@ class Limits:
                 f"Given: {min(prompt)} to {max(prompt)}.",
                 param="prompt",
             )
+
+    def _validate_sampling(self, sampling: SamplingParams) -> None:
+        vocab_size = self._config.vocab_size
+        if vocab_size is None:
+            return
+        for name, token_ids in (
+            ("logit_bias", sampling.logit_bias),
+            ("stop_token_ids", sampling.stop_token_ids),
+        ):
+            if token_ids and max(token_ids) >= vocab_size:
+                raise RequestError(
+                    f"{name} must hold token ids between 0 and {vocab_size - 1}. Given: {max(token_ids)}.",
+                    param=name,
+                )

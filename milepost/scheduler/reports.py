@@ -33,6 +33,10 @@ class SchedulerStats(msgspec.Struct, frozen=True, kw_only=True):
         running: requests that hold pages.
         waiting: requests that hold none.
         pages: pages by state.
+        live_state_pages: those of the leased pages that hold the states of running requests; between two
+            steps the other ones hold KV, those that a transfer writes apart.
+        available_pages: pages that can be had without preempting anybody: free ones, and cached ones that
+            nobody uses.
         steps: batches sent.
         computed_tokens: tokens computed, those computed again after a preemption included.
         output_tokens: tokens drawn.
@@ -44,6 +48,8 @@ class SchedulerStats(msgspec.Struct, frozen=True, kw_only=True):
     running: int
     waiting: int
     pages: PageCounts
+    live_state_pages: int
+    available_pages: int
     steps: int
     computed_tokens: int
     output_tokens: int

@@ -71,6 +71,7 @@ class Scheduler:
         self._config = config
         self._pool = pool
         self._cache = cache
+        self._pages_per_state = layout.pages_per_state
         self._lives = Lives(layout, pool, cache)
         self._roster = Roster(1 if cache is None else cache.config.match_unit)
         self._transfers = Transfers(cache)
@@ -96,6 +97,11 @@ class Scheduler:
     def num_running(self) -> int:
         """Requests that hold pages."""
         return len(self._roster.running)
+
+    @property
+    def num_computed(self) -> int:
+        """Tokens computed so far, those computed again after a preemption included."""
+        return self._num_computed
 
     @property
     def num_writing(self) -> int:
@@ -242,11 +248,13 @@ class Scheduler:
         self._forget_cached()
 
     def stats(self) -> SchedulerStats:
-        """A snapshot for metrics and logs."""
+        """A snapshot for metrics and logs, between two steps."""
         return SchedulerStats(
             running=len(self._roster.running),
             waiting=self._roster.num_idle,
             pages=self._pool.counts(),
+            live_state_pages=len(self._roster.running) * self._pages_per_state,
+            available_pages=self._lives.num_available,
             steps=self._num_steps,
             computed_tokens=self._num_computed,
             output_tokens=self._num_drawn,

@@ -10,6 +10,19 @@ from milepost.server.app import create_app
 from milepost.server.config import ServerConfig
 from milepost.server.services import Services
 from milepost.server.serving import bind, serve
+from milepost.server.telemetry.logs import configure_logging
 from milepost.server.telemetry.metrics import Metrics
+from milepost.server.telemetry.tracing import Tracing, otlp_provider
 
-__all__ = ["Metrics", "ServerConfig", "Services", "bind", "check_access", "create_app", "serve"]
+__all__ = [
+    "Metrics",
+    "ServerConfig",
+    "Services",
+    "Tracing",
+    "bind",
+    "check_access",
+    "configure_logging",
+    "create_app",
+    "otlp_provider",
+    "serve",
+]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 
-import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -14,18 +13,25 @@ from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from milepost.errors import MilepostError
 from milepost.server.access.gate import Gate, Gatekeeper
 from milepost.server.endpoints.cache import explain_cache, reset_cache
 from milepost.server.endpoints.chat import chat_completions
 from milepost.server.endpoints.completions import completions
-from milepost.server.endpoints.reading import check_model, front_of
+from milepost.server.endpoints.health import health, ready, version
+from milepost.server.endpoints.models import list_models, show_model
+from milepost.server.endpoints.reading import front_of
+from milepost.server.endpoints.self_description import openapi
+from milepost.server.endpoints.tokens import detokenize, tokenize
 from milepost.server.front import Front
+from milepost.server.protocol.error_codes import ErrorCode
 from milepost.server.protocol.errors import HttpError, error_response, to_http_error
-from milepost.server.protocol.responses import Model, ModelList
 from milepost.server.services import Services
 from milepost.server.streaming import ClientDisconnectedError
+from milepost.server.telemetry.exchanges import note_refusal
+from milepost.server.telemetry.page import page, stats_json
 
 __all__ = ["create_app"]
 
@@ -39,16 +45,22 @@ def create_app(services: Services) -> Starlette:
         services: what to serve with; the caller starts and stops the engine.
     """
     keeper = Gatekeeper(services.config)
-    app = Starlette(
+    app = _App(
         routes=[
-            Route("/v1/models", _models, methods=["GET"]),
-            Route("/v1/models/{model:path}", _model, methods=["GET"]),
+            Route("/v1/models", list_models, methods=["GET"]),
+            Route("/v1/models/{model:path}", show_model, methods=["GET"]),
             Route("/v1/chat/completions", chat_completions, methods=["POST"]),
             Route("/v1/completions", completions, methods=["POST"]),
+            Route("/tokenize", tokenize, methods=["POST"]),
+            Route("/detokenize", detokenize, methods=["POST"]),
             Route("/cache/explain", explain_cache, methods=["POST"]),
             Route("/cache/reset", reset_cache, methods=["POST"]),
-            Route("/health", _health, methods=["GET"]),
+            Route("/health", health, methods=["GET"]),
+            Route("/ready", ready, methods=["GET"]),
+            Route("/version", version, methods=["GET"]),
+            Route("/openapi.json", openapi, methods=["GET"]),
             Route("/metrics", _metrics, methods=["GET"]),
+            *_page_routes(services),
         ],
         middleware=_middleware(services, keeper),
         exception_handlers={
@@ -82,40 +94,32 @@ def _middleware(services: Services, keeper: Gatekeeper) -> list[Middleware]:
     return [cors, gate]
 
 
-async def _models(http: HttpRequest) -> Response:
-    return _json(ModelList(data=[_model_object(front_of(http).services)]))
+class _App(Starlette):
+    """An application whose every reply has the request's id, those to what nobody foresaw too."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            await super().__call__(scope, receive, send)
+            return
+        front = self.state.front
+        assert isinstance(front, Front)
+        await front.telemetry.exchanges.serve(super().__call__, scope, receive, send)
 
 
-async def _model(http: HttpRequest) -> Response:
-    services = front_of(http).services
-    check_model(http.path_params["model"], services.model_name)
-    return _json(_model_object(services))
-
-
-def _model_object(services: Services) -> Model:
-    return Model(
-        id=services.model_name, created=services.created, max_model_len=services.engine.limits.max_length
-    )
-
-
-async def _health(http: HttpRequest) -> Response:
-    front_of(http).check_open()
-    return Response(b'{"status":"ok"}', media_type="application/json")
+def _page_routes(services: Services) -> list[Route]:
+    if not services.config.page:
+        return []
+    return [Route("/", page, methods=["GET"]), Route("/stats.json", stats_json, methods=["GET"])]
 
 
 async def _metrics(http: HttpRequest) -> Response:
     return Response(front_of(http).metrics.render(), media_type=CONTENT_TYPE_LATEST)
 
 
-def _json(body: msgspec.Struct) -> Response:
-    return Response(msgspec.json.encode(body), media_type="application/json")
-
-
 async def _on_error(http: HttpRequest, error: Exception) -> Response:
     # An exception that nobody foresaw is logged with its traceback by the server that runs the app.
-    reply = to_http_error(error)
-    front_of(http).metrics.http_error(reply.status)
-    return error_response(reply)
+    return _refuse(http, to_http_error(error))
 
 
 async def _on_http_exception(http: HttpRequest, error: Exception) -> Response:
@@ -123,14 +127,20 @@ async def _on_http_exception(http: HttpRequest, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     path, method = http.url.path, http.method
     if error.status_code == 404:
-        reply = HttpError(404, f"There is no {path} here.", code="not_found")
+        reply = HttpError(404, f"There is no {path} here.", code=ErrorCode.NOT_FOUND)
     elif error.status_code == 405:
         allowed = (error.headers or {}).get("Allow", "")
-        reply = HttpError(405, f"{path} does not take {method}. Use {allowed}.", code="method_not_allowed")
+        reply = HttpError(
+            405, f"{path} does not take {method}. Use {allowed}.", code=ErrorCode.METHOD_NOT_ALLOWED
+        )
     else:
         reply = HttpError(error.status_code, error.detail)
     reply.headers.update(error.headers or {})
-    front_of(http).metrics.http_error(reply.status)
+    return _refuse(http, reply)
+
+
+def _refuse(http: HttpRequest, reply: HttpError) -> Response:
+    note_refusal(front_of(http).metrics, reply)
     return error_response(reply)
 
 

@@ -13,6 +13,7 @@ from milepost.server.access.refusals import deadline_exceeded
 from milepost.server.access.tenants import ANONYMOUS, Tenant
 from milepost.server.access.usage import Admission
 from milepost.server.services import Services
+from milepost.server.telemetry.telemetry import Telemetry
 from milepost.types import FinishReason, Request, RequestOutput
 
 __all__ = ["Front", "Run"]
@@ -27,13 +28,14 @@ class Front:
     Attributes:
         services: the same.
         metrics: the services' metrics.
+        telemetry: all that is told of requests.
         draining: no new request is accepted any more.
     """
 
     def __init__(self, services: Services) -> None:
         self.services = services
         self.metrics = services.metrics
-        self.metrics.watch(services.engine.stats)
+        self.telemetry = Telemetry(services)
         self.draining = False
         self._running: set[Run] = set()
         self._admission = Admission(services.config.max_waiting, self._queue_length)
@@ -51,6 +53,14 @@ class Front:
         """
         if self.draining:
             raise EngineStoppedError("The server is shutting down; send the request to another one.")
+        self.check_alive()
+
+    def check_alive(self) -> None:
+        """Refuse when the engine has failed: nothing but a restart will help.
+
+        Raises:
+            EngineStoppedError: so it is.
+        """
         if self.services.engine.failure is not None:
             raise EngineStoppedError(f"{self.services.engine.failure} Restart the server.")
 
@@ -99,7 +109,8 @@ class Front:
         streams: list[OutputStream] = []
         try:
             for request in bound:
-                stream = self.services.engine.submit(request)
+                with self.telemetry.exchanges.submitting(request):
+                    stream = self.services.engine.submit(request)
                 streams.append(stream)
         except BaseException:
             for stream in streams:

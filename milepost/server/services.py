@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from milepost.chat.encoding import ChatEncoding
 from milepost.chat.tokenizer import Tokenizer
 from milepost.engine.async_engine import AsyncEngine
+from milepost.grammar.compiler import GrammarCompiler
 from milepost.server.config import ServerConfig
 from milepost.server.telemetry.metrics import Metrics
+from milepost.server.telemetry.tracing import Tracing
 
 __all__ = ["Services"]
 
@@ -22,9 +24,12 @@ class Services:
         engine: runs the requests; whoever built it stops it when the server has returned.
         tokenizer: of the completions endpoint's prompts and of all log-probabilities.
         metrics: what the engine was built to tell its latencies.
+        grammars: checks what replies shall spell, and keeps it ready for whoever draws them.
         encoding: of the chat endpoint; its stop tokens are among those that the engine was built with.
+        grammars: checks the grammars of requests, away from the event loop, before they are submitted.
         model_name: the name that requests must ask for.
         created: Unix time of the model's object in ``/v1/models``.
+        tracing: where traces of requests go, None for nowhere.
         system_fingerprint: changes when the same seed may give other tokens.
     """
 
@@ -32,7 +37,10 @@ class Services:
     engine: AsyncEngine
     metrics: Metrics
     tokenizer: Tokenizer
+    grammars: GrammarCompiler
     encoding: ChatEncoding
+    grammars: GrammarCompiler
     model_name: str
     created: int
     system_fingerprint: str
+    tracing: Tracing | None = None

@@ -104,7 +104,8 @@ class DrainingServer(uvicorn.Server):
             lifespan="off",
             ws="none",
             log_level=options.log_level,
-            access_log=options.log_level in {"info", "debug"},
+            log_config=None,  # `milepost.server.telemetry.logs` decides
+            access_log=False,  # and tells more of a request
             server_header=False,
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=FLUSH_SECONDS,
@@ -120,6 +121,7 @@ class DrainingServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start to answer, and say so."""
         await super().startup(sockets)
+        self._front.telemetry.start()
         if self._front.services.config.api_keys and threading.current_thread() is threading.main_thread():
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self.reload_keys)
         if self._on_ready is not None and sockets:
@@ -158,6 +160,7 @@ class DrainingServer(uvicorn.Server):
         await super().shutdown(sockets)
         for connection in list(self.server_state.connections):
             connection.transport.abort()
+        await self._front.telemetry.stop()
 
     def _sweep(self) -> None:
         now = asyncio.get_running_loop().time()

@@ -129,7 +129,8 @@ def xml_reply(tokenizer: Tokenizer, answer: Message, *, thinking: bool) -> list[
 
 
 def json_type(value: object) -> str:
-    kinds = {str: "string", bool: "boolean", int: "number", list: "array", type(None): "null"}
+    kinds = {str: "string", bool: "boolean", int: "number", float: "number", list: "array", dict: "object"}
+    kinds[type(None)] = "null"
     return kinds[type(value)]
 
 

@@ -309,7 +309,10 @@ def test_fields_that_clients_echo_empty_are_fine(encoding: XtmlEncoding) -> None
         ({"tool_choice": "required"}, "tool_choice"),
         ({"tool_choice": "f"}, "tool_choice"),
         ({"tools": [{"type": "magic"}]}, "tools[0].type"),
-        ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {1, 2}}}]}, "tools"),
+        (
+            {"tools": [{"type": "function", "function": {"name": "f", "parameters": {1, 2}}}]},
+            "tools[0].function.parameters",
+        ),
         ({"tools": [{"type": "function", "function": {"name": "f", 1: 2}}]}, "tools"),
         ({"tools": [{"type": "function", "function": {"name": "f", "x": float("nan")}}]}, "tools"),
         ({"thinking": "no"}, "thinking"),

@@ -20,6 +20,7 @@ from milepost.prefix.cache import PrefixCache
 from milepost.prefix.config import CacheConfig
 from milepost.runtime.arena import Arena
 from milepost.runtime.model_runner import ModelRunner, StepModel
+from milepost.runtime.sampler import Sampler
 from milepost.scheduler.config import SchedulerConfig
 from milepost.scheduler.scheduler import Scheduler
 from milepost.testing.poisoning_executor import PoisoningExecutor
@@ -191,7 +192,7 @@ class TestEngine:
         host_pages: int = 0,
         stop_token_ids: tuple[int, ...] | None = None,
     ) -> None:
-        runner = runner or ModelRunner(model or toy.model, toy.layout, num_pages, seed=seed)
+        runner = runner or ModelRunner(model or toy.model, toy.layout, num_pages, sampler=Sampler(seed))
         inner: Executor = runner if before_step is None else _Disturbed(runner, before_step)
         self.pool = PagePool(num_pages)
         poisoning = PoisoningExecutor(inner, runner.arena, free_pages=self.pool.free_pages)

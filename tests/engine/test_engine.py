@@ -6,6 +6,7 @@ import logging
 
 import pytest
 
+from milepost.engine.reports import RequestReport, StepReport
 from milepost.errors import EngineStoppedError, RequestError, RequestTooLargeError
 from milepost.types import BatchResult, FinishReason, Request, SamplingParams, Usage
 from tests.engine.harness import EOS, Setup, ask, run, text_of
@@ -211,18 +212,22 @@ class Recorder:
     """Everything that an observer is told."""
 
     def __init__(self) -> None:
-        self.first: list[float] = []
-        self.next: list[float] = []
-        self.ends: list[tuple[FinishReason, int, float]] = []
+        self.steps: list[StepReport] = []
+        self.ends: list[RequestReport] = []
 
-    def first_token(self, seconds: float) -> None:
-        self.first.append(seconds)
+    def stepped(self, step: StepReport, /) -> None:
+        self.steps.append(step)
 
-    def next_token(self, seconds: float) -> None:
-        self.next.append(seconds)
+    def finished(self, request: RequestReport, /) -> None:
+        self.ends.append(request)
 
-    def finished(self, reason: FinishReason, usage: Usage, seconds: float) -> None:
-        self.ends.append((reason, usage.output_tokens, seconds))
+    @property
+    def first(self) -> list[float]:
+        return [first.seconds for step in self.steps for first in step.first_tokens]
+
+    @property
+    def gaps(self) -> list[float]:
+        return [gap for step in self.steps for gap in step.gaps]
 
 
 def test_latencies_and_totals() -> None:
@@ -233,8 +238,9 @@ def test_latencies_and_totals() -> None:
         now[0] += seconds
         setup.engine.step()
     assert recorder.first == [3.0]
-    assert recorder.next == [0.5, 0.25]
-    assert recorder.ends == [(FinishReason.STOP, 3, 3.75)]
+    assert recorder.gaps == [0.5, 0.25]
+    (end,) = recorder.ends
+    assert (end.reason, end.usage.output_tokens, end.seconds) == (FinishReason.STOP, 3, 3.75)
     stats = setup.engine.stats()
     assert (stats.prompt_tokens, stats.output_tokens) == (3, 3)
     assert stats.finished == {**dict.fromkeys(FinishReason, 0), FinishReason.STOP: 1}

@@ -13,19 +13,21 @@ import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from openai import OpenAI
 
 from milepost.chat.families import chat_encoding
 from milepost.engine.async_engine import AsyncEngine
 from milepost.engine.engine import Engine
+from milepost.grammar.compiler import GrammarCompiler
 from milepost.memory.layout import PagedLayout
 from milepost.memory.pool import PagePool
 from milepost.prefix.cache import PrefixCache
 from milepost.prefix.config import CacheConfig
 from milepost.scheduler.config import SchedulerConfig
 from milepost.scheduler.scheduler import Scheduler
-from milepost.server import Metrics, ServerConfig, Services, bind, create_app
+from milepost.server import Metrics, ServerConfig, Services, Tracing, bind, create_app
 from milepost.server.serving import DrainingServer
 from milepost.testing.scripted_executor import ScriptedExecutor
 from milepost.types import Batch, BatchResult
@@ -127,6 +129,12 @@ class Reply:
     headers: dict[str, str]
 
     @property
+    def json(self) -> Any:
+        """The body of a success."""
+        assert self.status == 200, self.body
+        return json.loads(self.body)
+
+    @property
     def error(self) -> dict[str, object]:
         """The error of a reply that has one and nothing else."""
         content = json.loads(self.body)
@@ -135,20 +143,32 @@ class Reply:
         return dict(content["error"])
 
 
-def read_metric(url: str, name: str) -> float:
-    """A sample of a server's /metrics by its exact name and labels."""
-    with urllib.request.urlopen(f"{url}/metrics") as reply:
-        for line in reply.read().decode().splitlines():
+def read_samples(metrics: bytes) -> dict[str, float]:
+    """Prometheus' text by name and labels, those apart that every sample has."""
+    samples = {}
+    for line in metrics.decode().splitlines():
+        if line and not line.startswith("#"):
             sample, _, value = line.rpartition(" ")
-            if sample == name:
-                return float(value)
-    raise LookupError(name)
+            name, _, labels = sample.partition("{")
+            kept = [
+                f'{label}="{text}"'
+                for label, text in re.findall(r'(\w+)="((?:[^"\\\\]|\\\\.)*)"', labels)
+                if label not in {"model_name", "engine"}
+            ]
+            samples[f"{name}{{{','.join(kept)}}}" if kept else name] = float(value)
+    return samples
+
+
+def read_metric(url: str, name: str) -> float:
+    """A sample of a server's /metrics by its name and its own labels."""
+    with urllib.request.urlopen(f"{url}/metrics") as reply:
+        return read_samples(reply.read())[name]
 
 
 class ServedEngine:
     """A server in a thread of its own, on a free port."""
 
-    def __init__(self, config: ServerConfig = DEFAULT_CONFIG) -> None:
+    def __init__(self, config: ServerConfig = DEFAULT_CONFIG, tracing: Tracing | None = None) -> None:
         self.script = Script()
         self.executor = PacedExecutor(self.script)
         tokenizer = ByteTokenizer()
@@ -173,10 +193,17 @@ class ServedEngine:
             engine=self.engine,
             metrics=metrics,
             tokenizer=tokenizer,
+            grammars=GrammarCompiler(
+                tokenizer, vocab_size=tokenizer.vocab_size, stop_token_ids=encoding.stop_token_ids
+            ),
             encoding=encoding,
+            grammars=GrammarCompiler(
+                tokenizer, vocab_size=tokenizer.vocab_size, stop_token_ids=encoding.stop_token_ids
+            ),
             model_name=MODEL,
             created=1_700_000_000,
             system_fingerprint="milepost-test",
+            tracing=tracing,
         )
         app = create_app(self.services)
         self.front = app.state.front
@@ -206,6 +233,13 @@ class ServedEngine:
             with error:
                 return Reply(error.code, error.read(), dict(error.headers))
 
+    def events(self, path: str, body: object) -> list[Any]:
+        """The bodies of a stream's events, of which the last must be the end."""
+        reply = self.call(path, body)
+        *events, end = reply.body.decode().removesuffix("\n\n").split("\n\n")
+        assert (reply.status, end) == (200, "data: [DONE]")
+        return [json.loads(event.removeprefix("data: ")) for event in events]
+
     def metric(self, name: str) -> float:
         """A sample of /metrics by its exact name and labels."""
         return read_metric(self.url, name)
@@ -213,7 +247,7 @@ class ServedEngine:
     def wait_until_idle(self, seconds: float = 5.0) -> None:
         """Wait until no page is owned; fails when one still is after `seconds`."""
         deadline = time.monotonic() + seconds
-        while self.metric('milepost_pages{state="owned"}') > 0:
+        while self.metric('milepost:pages{state="owned"}') > 0:
             assert time.monotonic() < deadline, "pages are still owned"
             time.sleep(0.02)
 
@@ -238,9 +272,11 @@ class ServedEngine:
 
 
 @contextmanager
-def serving(config: ServerConfig = DEFAULT_CONFIG) -> Iterator[ServedEngine]:
+def serving(
+    config: ServerConfig = DEFAULT_CONFIG, *, tracing: Tracing | None = None
+) -> Iterator[ServedEngine]:
     """A server that is shut down at the end."""
-    served = ServedEngine(config)
+    served = ServedEngine(config, tracing)
     try:
         yield served
     finally:

@@ -111,12 +111,12 @@ def test_a_real_explanation_and_a_real_reset(served: ServedEngine, client: OpenA
     assert found["hit_tokens"] == prompt_tokens - 1 == found["snapshots"][-1]["position"]
     assert found["losses"] == {"cap": 1}
     assert {snapshot["reason"] for snapshot in found["snapshots"]} >= {"turn", "prompt_tail"}
-    assert served.metric('milepost_prefix_cache_lost_tokens_total{cause="unseen"}') == prompt_tokens - 1
+    assert served.metric('milepost:prefix_cache_lost_tokens_total{cause="unseen"}') == prompt_tokens - 1
     assert json.loads(served.call("/cache/reset", {}).body)["dropped_snapshots"] > 0
     assert json.loads(served.call("/cache/explain", body).body)["hit_tokens"] == 0
     assert cached(ask(client, MESSAGES)) == 0
-    assert served.metric("milepost_prefix_cache_hits_total") == 0
-    assert served.metric("milepost_prefix_cache_resets_total") == 1
+    assert served.metric("milepost:prefix_cache_hits_total") == 0
+    assert served.metric("milepost:prefix_cache_resets_total") == 1
 
 
 @pytest.mark.parametrize("salt", [7, "x" * (MAX_SALT_CHARS + 1), ["a"]])

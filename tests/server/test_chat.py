@@ -115,7 +115,14 @@ def test_streamed_tool_call(served: ServedEngine, client: OpenAI) -> None:
     served.script.write(TOOL_REPLY)
     chunks = stream(client, tools=TOOLS)
     calls = [call for chunk in chunks for call in chunk.choices[0].delta.tool_calls or ()]
-    assert [(call.index, call.function.name if call.function else None) for call in calls] == [(0, "add")]
+    first, *rest = calls
+    assert first.id is not None
+    assert first.function is not None
+    assert (first.index, first.type, first.function.name) == (0, "function", "add")
+    assert rest, "the arguments come as they are written"
+    assert {(call.index, call.id, call.type) for call in rest} == {(0, None, None)}
+    pieces = [call.function.arguments or "" for call in calls if call.function]
+    assert json.loads("".join(pieces)) == {"a": 2}
     assert chunks[-1].choices[0].finish_reason == "tool_calls"
 
 

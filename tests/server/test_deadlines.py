@@ -28,9 +28,9 @@ def run_for_long(served: ServedEngine) -> None:
 def assert_ended(served: ServedEngine, endpoint: str, count: int = 1) -> None:
     served.wait_until_idle(2)
     assert served.front_is_idle()
-    name = f'milepost_requests_total{{endpoint="{endpoint}",finish_reason="abort"}}'
+    name = f'milepost:requests_total{{endpoint="{endpoint}",finished_reason="abort"}}'
     assert served.metric(name) == count
-    assert served.metric("milepost_waiting_requests") == 0
+    assert served.metric("milepost:num_requests_waiting") == 0
 
 
 @pytest.mark.parametrize("endpoint", ["chat", "completions"])
@@ -95,7 +95,7 @@ def test_a_reply_in_time_is_whole_and_nothing_happens_at_its_deadline() -> None:
         reply = served.call("/v1/completions", {"model": MODEL, "prompt": "a"})
         assert json.loads(reply.body)["choices"][0]["text"] == "abc"
         time.sleep(0.4)
-        assert served.metric('milepost_requests_total{endpoint="completions",finish_reason="stop"}') == 1
+        assert served.metric('milepost:requests_total{endpoint="completions",finished_reason="stop"}') == 1
         assert served.front_is_idle()
 
 

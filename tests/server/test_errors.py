@@ -22,10 +22,42 @@ def chat(**fields: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"n": 2}, "n"),
+        ({"n": 0}, "n"),
+        ({"n": 129}, "n"),
         ({"n": True}, "n"),
-        ({"logit_bias": {"5": 1}}, "logit_bias"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"logit_bias": {"a": 1}}, "logit_bias"),
+        ({"logit_bias": {"-5": 1}}, "logit_bias"),
+        ({"logit_bias": {"5": 101}}, "logit_bias"),
+        ({"logit_bias": {"5": "1"}}, "logit_bias[...]"),
+        ({"min_tokens": -1}, "min_tokens"),
+        ({"min_tokens": 5, "max_tokens": 4}, "min_tokens"),
+        ({"priority": 1 << 40}, "priority"),
+        ({"timeout": 0}, "timeout"),
+        ({"guided_regex": "a", "guided_choice": ["a"]}, "guided_choice"),
+        ({"response_format": {"type": "json_object"}, "guided_json": {}}, "guided_json"),
+        ({"guided_json": "{"}, "guided_json"),
+        ({"guided_choice": []}, "guided_choice"),
+        ({"structured_outputs": {"json": {}, "regex": "a"}}, "structured_outputs.regex"),
+        ({"structured_outputs": {"jsn": {}}}, "structured_outputs.jsn"),
+        ({"chat_template": "{{ messages }}"}, "chat_template"),
+        ({"add_generation_prompt": False}, "add_generation_prompt"),
+        ({"continue_final_message": True}, "continue_final_message"),
+        ({"include_stop_str_in_output": True}, "include_stop_str_in_output"),
+        ({"skip_special_tokens": False}, "skip_special_tokens"),
+        ({"prompt_logprobs": 1}, "prompt_logprobs"),
+        ({"bad_words": ["x"]}, "bad_words"),
+        ({"metadata": {"a": 1}}, "metadata"),
+        ({"metadata": {str(i): "" for i in range(17)}}, "metadata"),
+        ({"verbosity": "high"}, "verbosity"),
+        ({"request_id": "r"}, "request_id"),
+        (
+            {"stream": True, "stream_options": {"include_obfuscation": True}},
+            "stream_options.include_obfuscation",
+        ),
+        (
+            {"reasoning_effort": "none", "chat_template_kwargs": {"thinking": True}},
+            "reasoning_effort",
+        ),
         ({"modalities": ["text", "audio"]}, "modalities"),
         ({"audio": {"voice": "x"}}, "audio"),
         ({"store": True}, "store"),
@@ -99,7 +131,7 @@ def test_what_the_engine_calls_otherwise_is_refused_by_the_clients_name(
         assert str(reply.error["message"]).startswith(f"{param} ")
 
 
-@pytest.mark.parametrize("field", ["model", "messages"])
+@pytest.mark.parametrize("field", ["messages"])
 def test_a_missing_field_is_named(shared: ServedEngine, field: str) -> None:
     body = chat()
     del body[field]
@@ -115,6 +147,10 @@ def test_a_near_miss_gets_a_hint(shared: ServedEngine) -> None:
     "fields",
     [
         {"n": 1, "user": "ann", "logit_bias": None, "response_format": {"type": "text"}, "store": False},
+        {"metadata": {"team": "a"}, "safety_identifier": "s", "prompt_cache_retention": "in_memory"},
+        {"reasoning_effort": "none", "add_special_tokens": False, "skip_special_tokens": True, "echo": False},
+        {"stream": True, "stream_options": {"include_obfuscation": False}, "min_tokens": 0, "priority": -3},
+        {"logit_bias": {"5": 1.5}, "timeout": 60, "guided_json": None, "return_token_ids": True},
         {"logit_bias": {}, "modalities": ["text"], "parallel_tool_calls": True, "service_tier": "auto"},
         {"max_tokens": None, "stop": None, "seed": None, "tools": None, "tool_choice": "none"},
         {"metadata": {}, "prompt_cache_key": "k", "verbosity": "medium", "functions": []},
@@ -129,8 +165,18 @@ def test_a_field_that_asks_for_nothing_is_accepted(shared: ServedEngine, fields:
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"echo": True}, "echo"),
+        ({"echo": True, "logprobs": 1}, "echo"),
         ({"best_of": 3}, "best_of"),
+        ({"n": 2, "best_of": 3}, "best_of"),
+        ({"n": 2, "prompt": ["a"] * 65}, "n"),
+        ({"prompt": ["a"] * 129}, "prompt"),
+        ({"prompt": [[1]] * 129}, "prompt"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"response_format": {"type": "xml"}}, "response_format.type"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {}}},
+            "response_format.json_schema.name",
+        ),
         ({"suffix": "x"}, "suffix"),
         ({"logprobs": 21}, "logprobs"),
     ],

@@ -40,7 +40,7 @@ def raw_request(served: ServedEngine, **fields: Any) -> Iterator[socket.socket]:
 
 def wait_until_running(served: ServedEngine) -> None:
     deadline = time.monotonic() + 5
-    while served.metric("milepost_running_requests") == 0:
+    while served.metric("milepost:num_requests_running") == 0:
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
@@ -78,19 +78,19 @@ def test_metrics_tell_what_happened(served: ServedEngine, client: OpenAI) -> Non
     client.completions.create(model=MODEL, prompt="12345")
     client.completions.create(model=MODEL, prompt="12345", max_tokens=2)
     served.call("/v1/completions", {"model": MODEL})
-    reason = 'milepost_requests_total{endpoint="completions",finish_reason="%s"}'
+    reason = 'milepost:requests_total{endpoint="completions",finished_reason="%s"}'
     assert served.metric(reason % "stop") == 1
     assert served.metric(reason % "length") == 1
-    assert served.metric('milepost_http_errors_total{status="400"}') == 1
-    assert served.metric("milepost_prompt_tokens_total") == 10
-    assert served.metric("milepost_output_tokens_total") == 6
-    assert served.metric("milepost_time_to_first_token_seconds_count") == 2
-    assert served.metric("milepost_inter_token_latency_seconds_count") == 4
-    assert served.metric("milepost_request_duration_seconds_count") == 2
-    assert served.metric("milepost_running_requests") == 0
-    free, cached = (served.metric(f'milepost_pages{{state="{state}"}}') for state in ("free", "cached"))
+    assert served.metric('milepost:http_errors_total{code="missing_parameter",status="400"}') == 1
+    assert served.metric("milepost:prompt_tokens_total") == 10
+    assert served.metric("milepost:generation_tokens_total") == 6
+    assert served.metric("milepost:time_to_first_token_seconds_count") == 2
+    assert served.metric("milepost:inter_token_latency_seconds_count") == 4
+    assert served.metric("milepost:e2e_request_latency_seconds_count") == 2
+    assert served.metric("milepost:num_requests_running") == 0
+    free, cached = (served.metric(f'milepost:pages{{state="{state}"}}') for state in ("free", "cached"))
     assert free + cached == NUM_PAGES - 1
-    assert served.metric("milepost_steps_total") == len(served.executor.batches)
+    assert served.metric("milepost:steps_total") == len(served.executor.batches)
 
 
 def test_pages_of_a_failed_request_count_as_tainted(served: ServedEngine, client: OpenAI) -> None:
@@ -98,9 +98,9 @@ def test_pages_of_a_failed_request_count_as_tainted(served: ServedEngine, client
     with pytest.raises(openai.InternalServerError, match="non-finite"):
         client.completions.create(model=MODEL, prompt="a")
     served.wait_until_idle()
-    tainted = served.metric('milepost_pages{state="tainted"}')
+    tainted = served.metric('milepost:pages{state="tainted"}')
     assert tainted > 0
-    assert served.metric('milepost_pages{state="free"}') + tainted == NUM_PAGES - 1
+    assert served.metric('milepost:pages{state="free"}') + tainted == NUM_PAGES - 1
 
 
 def test_a_stream_that_is_left_frees_its_pages(served: ServedEngine, client: OpenAI) -> None:
@@ -108,9 +108,9 @@ def test_a_stream_that_is_left_frees_its_pages(served: ServedEngine, client: Ope
     with client.chat.completions.create(model=MODEL, messages=MESSAGES, stream=True) as stream:
         for _ in range(3):
             next(stream)
-        assert served.metric('milepost_pages{state="owned"}') > 0
+        assert served.metric('milepost:pages{state="owned"}') > 0
     served.wait_until_idle(1)
-    assert served.metric('milepost_requests_total{endpoint="chat",finish_reason="abort"}') == 1
+    assert served.metric('milepost:requests_total{endpoint="chat",finished_reason="abort"}') == 1
     assert served.front_is_idle()
 
 
@@ -150,7 +150,8 @@ def test_draining_finishes_what_runs_and_refuses_the_rest(served: ServedEngine, 
     stream = client.completions.create(model=MODEL, prompt="a", max_tokens=40, stream=True)
     next(stream)
     served.drain()
-    assert served.call("/health").status == 503
+    assert served.call("/ready").status == 503
+    assert served.call("/health").status == 200  # a failing one would have it killed before it is done
     with pytest.raises(openai.InternalServerError) as caught:
         client.completions.create(model=MODEL, prompt="a")
     assert caught.value.status_code == 503

@@ -127,7 +127,9 @@ def test_a_full_queue() -> None:
             thread.join()
         assert set(statuses) == {200, 429}
         assert statuses.count(200) >= 3
-        assert served.metric('milepost_http_errors_total{status="429"}') == statuses.count(429)
+        assert served.metric('milepost:http_errors_total{code="queue_full",status="429"}') == statuses.count(
+            429
+        )
         served.wait_until_idle()
         assert served.call("/v1/completions", {"model": MODEL, "prompt": "a", "max_tokens": 1}).status == 200
 

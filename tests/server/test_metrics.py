@@ -11,13 +11,11 @@ from milepost.memory.page_states import PageCounts
 from milepost.server.telemetry.metrics import Metrics
 from tests.engine.harness import Setup, ask
 from tests.engine.scripted_cache import STATS, ScriptedCache
+from tests.server.scripted_server import read_samples
 
 
 def sample(metrics: Metrics, name: str) -> float:
-    values = [
-        line.split()[1] for line in metrics.render().decode().splitlines() if line.startswith(f"{name} ")
-    ]
-    return float(values[0])
+    return read_samples(metrics.render())[name]
 
 
 def test_latencies_are_those_of_the_engine() -> None:
@@ -27,12 +25,12 @@ def test_latencies_are_those_of_the_engine() -> None:
     for seconds in (0.5, 0.25, 0.25, 0.125):
         now[0] += seconds
         setup.engine.step()
-    assert sample(metrics, "milepost_output_tokens_total") == 4
-    assert sample(metrics, "milepost_time_to_first_token_seconds_count") == 1
-    assert sample(metrics, "milepost_time_to_first_token_seconds_sum") == 0.5
-    assert sample(metrics, "milepost_inter_token_latency_seconds_count") == 3
-    assert sample(metrics, "milepost_inter_token_latency_seconds_sum") == pytest.approx(0.625)
-    assert sample(metrics, "milepost_request_duration_seconds_sum") == pytest.approx(1.125)
+    assert sample(metrics, "milepost:generation_tokens_total") == 4
+    assert sample(metrics, "milepost:time_to_first_token_seconds_count") == 1
+    assert sample(metrics, "milepost:time_to_first_token_seconds_sum") == 0.5
+    assert sample(metrics, "milepost:inter_token_latency_seconds_count") == 3
+    assert sample(metrics, "milepost:inter_token_latency_seconds_sum") == pytest.approx(0.625)
+    assert sample(metrics, "milepost:e2e_request_latency_seconds_sum") == pytest.approx(1.125)
 
 
 def test_latencies_are_counted_once_a_token_however_slow_the_reader() -> None:
@@ -48,16 +46,16 @@ def test_latencies_are_counted_once_a_token_however_slow_the_reader() -> None:
         return len(merged)
 
     assert asyncio.run(read_late()) == 1
-    assert sample(metrics, "milepost_output_tokens_total") == 4
-    assert sample(metrics, "milepost_time_to_first_token_seconds_count") == 1
-    assert sample(metrics, "milepost_inter_token_latency_seconds_count") == 3
+    assert sample(metrics, "milepost:generation_tokens_total") == 4
+    assert sample(metrics, "milepost:time_to_first_token_seconds_count") == 1
+    assert sample(metrics, "milepost:inter_token_latency_seconds_count") == 3
 
 
 def samples(metrics: Metrics) -> dict[str, float]:
     """Every sample of the cache by its name and labels."""
-    lines = metrics.render().decode().splitlines()
-    found = [line.rpartition(" ") for line in lines if line.startswith("milepost_prefix_cache_")]
-    return {name.removeprefix("milepost_prefix_cache_"): float(value) for name, _, value in found}
+    start = "milepost:prefix_cache_"
+    found = read_samples(metrics.render()).items()
+    return {name.removeprefix(start): value for name, value in found if name.startswith(start)}
 
 
 def test_the_cache_is_there_sample_by_sample() -> None:
@@ -105,7 +103,7 @@ def test_a_cache_that_is_off_has_no_samples() -> None:
 def test_every_state_of_a_page_is_counted() -> None:
     setup, metrics = Setup({}, num_pages=64), Metrics()
     metrics.watch(setup.engine.stats)
-    lines = [line for line in metrics.render().decode().splitlines() if line.startswith("milepost_pages{")]
-    states = {line.split('"')[1]: float(line.split()[-1]) for line in lines}
+    found = read_samples(metrics.render()).items()
+    states = {name.split('"')[1]: value for name, value in found if name.startswith("milepost:pages{")}
     assert set(states) == set(PageCounts.__struct_fields__) - {"total"}
     assert sum(states.values()) == 64 - 1, "all but the dummy page"

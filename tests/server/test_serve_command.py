@@ -141,7 +141,7 @@ def test_the_cache_from_outside(served: Served, client: OpenAI, capsys: pytest.C
     assert "resumes here" in capsys.readouterr().out
     client.post("../cache/reset", cast_to=object)
     assert explained()["hit_tokens"] == 0
-    assert served.metric("milepost_prefix_cache_snapshots_written_total") > 0
+    assert served.metric("milepost:prefix_cache_snapshots_written_total") > 0
 
 
 def test_greedy_alone_and_beside_others(client: OpenAI) -> None:
@@ -187,9 +187,9 @@ def test_error_bodies(client: OpenAI) -> None:
 def test_a_disconnect_frees_the_pages(served: Served, client: OpenAI) -> None:
     with complete(client, stream=True, max_tokens=10_000) as stream:
         next(iter(stream))
-        assert served.metric("milepost_running_requests") == 1
+        assert served.metric("milepost:num_requests_running") == 1
     deadline = time.monotonic() + 10
-    while served.metric('milepost_pages{state="owned"}') > 0:
+    while served.metric('milepost:pages{state="owned"}') > 0:
         assert time.monotonic() < deadline
         time.sleep(0.05)
 

@@ -63,7 +63,9 @@ def test_a_stream_that_nobody_reads_is_ended() -> None:
                 time.sleep(0.02)
             assert most < 256 * 1024
             served.wait_until_idle(2)
-            assert served.metric('milepost_requests_total{endpoint="completions",finish_reason="abort"}') == 8
+            assert (
+                served.metric('milepost:requests_total{endpoint="completions",finished_reason="abort"}') == 8
+            )
         assert served.call("/health").status == 200
 
 
@@ -78,7 +80,7 @@ def test_who_reads_slowly_but_reads_gets_everything() -> None:
                 received += chunk
                 time.sleep(0.02)
         assert b"[DONE]" in received
-        assert served.metric('milepost_requests_total{endpoint="completions",finish_reason="length"}') == 4
+        assert served.metric('milepost:requests_total{endpoint="completions",finished_reason="length"}') == 4
 
 
 def test_a_whole_reply_that_nobody_reads_does_not_keep_its_connection() -> None:

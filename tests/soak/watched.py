@@ -112,12 +112,6 @@ class Watched:
             for line in reply.read().decode().splitlines():
                 if not line.startswith("#"):
                     sample, _, value = line.rpartition(" ")
-                    sample = (
-                        sample.replace("milepost_running_requests", "milepost:num_requests_running")
-                        .replace("milepost_waiting_requests", "milepost:num_requests_waiting")
-                        .replace("finish_reason=", "finished_reason=")
-                        .replace("milepost_", "milepost:")
-                    )  # TEMPORARY
                     values[sample] = float(value)
         return Sample(values)
 

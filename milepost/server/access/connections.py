@@ -16,6 +16,7 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from milepost.server.config import ServerConfig
+from milepost.server.protocol.error_codes import ErrorCode
 from milepost.server.protocol.errors import HttpError
 
 __all__ = ["GuardedConnection", "guarded"]
@@ -59,7 +60,7 @@ class GuardedConnection(HttpToolsProtocol):
             self._turn_away(
                 503,
                 f"All {self.options.max_connections} connections are taken.",
-                "too_many_connections",
+                ErrorCode.TOO_MANY_CONNECTIONS,
             )
 
     def data_received(self, data: bytes) -> None:
@@ -72,7 +73,9 @@ class GuardedConnection(HttpToolsProtocol):
             return
         self._head_bytes += len(data)
         if self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
-            self._turn_away(431, f"Headers must have at most {MAX_HEAD_BYTES} bytes.", "headers_too_large")
+            self._turn_away(
+                431, f"Headers must have at most {MAX_HEAD_BYTES} bytes.", ErrorCode.HEADERS_TOO_LARGE
+            )
 
     def on_headers_complete(self) -> None:
         """A request begins."""
@@ -106,7 +109,7 @@ class GuardedConnection(HttpToolsProtocol):
         if self._idle_since is not None and now - self._idle_since > HEAD_SECONDS:
             if self._head_bytes:
                 message = f"The head of a request must come within {HEAD_SECONDS:g} s."
-                self._turn_away(408, message, "head_timeout")
+                self._turn_away(408, message, ErrorCode.HEAD_TIMEOUT)
             else:
                 self.transport.close()
 
@@ -137,7 +140,7 @@ class GuardedConnection(HttpToolsProtocol):
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.transport.abort()
 
-    def _turn_away(self, status: int, message: str, code: str) -> None:
+    def _turn_away(self, status: int, message: str, code: ErrorCode) -> None:
         """Answer without a request, and hang up."""
         body = HttpError(status, message, code=code).body
         head = (

@@ -25,6 +25,7 @@ from milepost.server.access.refusals import (
 from milepost.server.access.tenants import ANONYMOUS, Tenant
 from milepost.server.config import ServerConfig
 from milepost.server.protocol.errors import HttpError, error_response
+from milepost.server.telemetry.exchanges import note_refusal
 from milepost.server.telemetry.metrics import Metrics
 
 __all__ = ["MIN_BODY_RATE", "Gate", "Gatekeeper"]
@@ -148,7 +149,7 @@ class Gate:
             body.check_length(headers)
             tenant = self._keeper.admit(scope["path"], headers)
         except HttpError as error:
-            self._metrics.http_error(error.status)
+            note_refusal(self._metrics, error)
             await error_response(error)(scope, receive, body.send)
             return
         scope.setdefault("state", {}).update(tenant=tenant, arrival=time.monotonic())

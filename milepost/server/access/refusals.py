@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from milepost.server.protocol.error_codes import ErrorCode
 from milepost.server.protocol.errors import HttpError
 
 __all__ = [
@@ -35,7 +36,7 @@ def unauthorized(message: str, *, for_people: bool) -> HttpError:
         401,
         message,
         type=AUTHENTICATION_ERROR,
-        code="invalid_api_key",
+        code=ErrorCode.INVALID_API_KEY,
         headers={"WWW-Authenticate": challenge},
     )
 
@@ -46,7 +47,7 @@ def forbidden() -> HttpError:
         403,
         "This path is for those who run the server: it needs the API key of a tenant with operator = true.",
         type=PERMISSION_ERROR,
-        code="operator_only",
+        code=ErrorCode.OPERATOR_ONLY,
     )
 
 
@@ -56,11 +57,11 @@ def host_refused(host: str) -> HttpError:
         421,
         f"This server answers at localhost and at addresses. Given: the host {host!r:.100}. "
         "Behind a proxy, start it with --api-keys or with --allowed-host.",
-        code="host_not_allowed",
+        code=ErrorCode.HOST_NOT_ALLOWED,
     )
 
 
-def too_many(message: str, code: str, retry_after: float) -> HttpError:
+def too_many(message: str, code: ErrorCode, retry_after: float) -> HttpError:
     """429: later it may go; `retry_after` is an estimate in seconds."""
     seconds = max(1, min(MAX_RETRY_SECONDS, math.ceil(retry_after)))
     return HttpError(
@@ -77,7 +78,7 @@ def body_too_large(limit: int) -> HttpError:
     return HttpError(
         413,
         f"The body must be at most {limit} bytes. Send a shorter prompt.",
-        code="body_too_large",
+        code=ErrorCode.BODY_TOO_LARGE,
         headers=_CLOSE.copy(),
     )
 
@@ -88,7 +89,7 @@ def body_too_slow(seconds: float, bytes_per_second: int) -> HttpError:
         408,
         f"The body must come within {seconds:g} s and at {bytes_per_second} bytes a second. It did not.",
         type=TIMEOUT_ERROR,
-        code="body_timeout",
+        code=ErrorCode.BODY_TIMEOUT,
         headers=_CLOSE.copy(),
     )
 
@@ -100,5 +101,5 @@ def deadline_exceeded(seconds: float) -> HttpError:
         f"The request was not done within {seconds:g} s and was aborted. "
         "Ask for fewer tokens, or for more time.",
         type=TIMEOUT_ERROR,
-        code="deadline_exceeded",
+        code=ErrorCode.DEADLINE_EXCEEDED,
     )

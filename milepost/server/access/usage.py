@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from milepost.errors import RequestError
 from milepost.server.access.refusals import too_many
 from milepost.server.access.tenants import Tenant
+from milepost.server.protocol.error_codes import ErrorCode
 from milepost.types import Request
 
 __all__ = ["Admission", "Bucket", "Pace"]
@@ -119,7 +120,7 @@ class Admission:
             if excess > 0:
                 raise too_many(
                     f"This API key may have {limits.max_requests} replies under way at once.",
-                    "rate_limit_exceeded",
+                    ErrorCode.RATE_LIMIT_EXCEEDED,
                     account.pace.seconds_for(excess, now),
                 )
         self._check_rates(account, now)
@@ -157,7 +158,7 @@ class Admission:
             if bucket is not None and (seconds := bucket.wait(now)) > 0:
                 raise too_many(
                     f"This API key may have {bucket.per_minute} {what} a minute.",
-                    "rate_limit_exceeded",
+                    ErrorCode.RATE_LIMIT_EXCEEDED,
                     seconds,
                 )
 
@@ -166,7 +167,7 @@ class Admission:
         if waiting >= self._max_waiting:
             raise too_many(
                 f"{waiting} replies wait for their turn; the limit is {self._max_waiting}.",
-                "queue_full",
+                ErrorCode.QUEUE_FULL,
                 self._pace.seconds_for(waiting - self._max_waiting + 1, now),
             )
         limit = tenant.limits.max_waiting
@@ -175,7 +176,7 @@ class Admission:
         if limit is not None and waiting >= limit:
             raise too_many(
                 f"{waiting} replies of this API key wait for their turn; its limit is {limit}.",
-                "queue_full",
+                ErrorCode.QUEUE_FULL,
                 account.pace.seconds_for(waiting - limit + 1, now),
             )
 

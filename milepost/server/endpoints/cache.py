@@ -12,26 +12,24 @@ import msgspec
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from milepost.chat.encoding import ChatOptions
 from milepost.server.access.tenants import tenant_of
+from milepost.server.endpoints.prompts import encode_chat, encode_text
 from milepost.server.endpoints.reading import check_model, fields_renamed, front_of, read_fields
-from milepost.server.protocol.requests import ExplainRequest, ResetRequest
+from milepost.server.protocol.cache_requests import ExplainRequest, ResetRequest
+from milepost.server.protocol.chat_fields import CHAT_WIRE_NAMES, chat_options
 from milepost.server.protocol.responses import CacheReset
 from milepost.server.services import Services
 
 __all__ = ["explain_cache", "reset_cache"]
-
-_WIRE_NAMES = {"thinking": "chat_template_kwargs.thinking", "thinking_effort": "reasoning_effort"}
 
 
 async def explain_cache(http: HttpRequest) -> Response:
     """What a prompt would hit now, and why not more: a `milepost.prefix.reports.Explanation`."""
     front = front_of(http)
     asked = await read_fields(http, ExplainRequest, {})
-    if asked.model is not None:
-        check_model(asked.model, front.services.model_name)
+    check_model(asked.model, front.services.model_name)
     asked.check()
-    with fields_renamed(_WIRE_NAMES | ({} if asked.messages is None else {"prompt": "messages"})):
+    with fields_renamed(CHAT_WIRE_NAMES | ({} if asked.messages is None else {"prompt": "messages"})):
         # Away from the event loop, as everything that is tokenised.
         token_ids = await asyncio.to_thread(_token_ids, front.services, asked)
         salt = tenant_of(http).engine_salt(asked.cache_salt)
@@ -48,12 +46,6 @@ async def reset_cache(http: HttpRequest) -> Response:
 
 def _token_ids(services: Services, asked: ExplainRequest) -> tuple[int, ...]:
     if asked.messages is not None:
-        options = ChatOptions(
-            thinking=asked.chat_template_kwargs.thinking,
-            thinking_effort=asked.reasoning_effort,
-            tools=asked.tools or None,
-            tool_choice=asked.tool_choice,
-        )
-        return services.encoding.encode(asked.messages, options).token_ids
+        return encode_chat(services, asked.messages, chat_options(asked)).token_ids
     prompt = asked.prompt or ""
-    return tuple(services.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt)
+    return encode_text(services, prompt) if isinstance(prompt, str) else tuple(prompt)

@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 
-import msgspec
 from msgspec import UNSET, UnsetType
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from milepost.chat.encoding import ChatEncoding, ChatOptions, EncodedPrompt
+from milepost.chat.calls import ToolCallDelta
+from milepost.chat.encoding import EncodedPrompt
 from milepost.chat.messages import ToolCall
 from milepost.chat.reply import Reply, ReplyDelta, ReplyParser, collect_reply
-from milepost.server.access.tenants import arrival_of, tenant_of
+from milepost.server.endpoints.exchange import (
+    answer,
+    check_num_choices,
+    choice_requests,
+    outputs_of,
+    usage_of_chunk,
+)
+from milepost.server.endpoints.prompts import checked_grammar, encode_chat
 from milepost.server.endpoints.reading import fields_renamed, front_of, new_id, read_request
+from milepost.server.endpoints.usage import Tally
 from milepost.server.front import Front, Run
+from milepost.server.protocol.chat_fields import chat_options
 from milepost.server.protocol.logprobs import chat_logprobs
 from milepost.server.protocol.requests import CHAT_HARMLESS, ChatRequest
 from milepost.server.protocol.responses import (
@@ -29,12 +38,12 @@ from milepost.server.protocol.responses import (
     ChatLogprobs,
     ChatMessage,
     FunctionCall,
+    FunctionCallDelta,
     ToolCallBody,
+    ToolCallDeltaBody,
     UsageBody,
-    usage_body,
 )
-from milepost.server.streaming import EventStream, event, unless_disconnected
-from milepost.types import FinishReason, Request, TokenLogprobs
+from milepost.types import FinishReason, Request, RequestOutput, SamplingParams, TokenLogprobs
 
 __all__ = ["chat_completions"]
 
@@ -43,125 +52,168 @@ async def chat_completions(http: HttpRequest) -> Response:
     """Answer a conversation, whole or as a stream."""
     front = front_of(http)
     asked = await read_request(http, ChatRequest, CHAT_HARMLESS)
-    encoding = front.services.encoding
+    check_num_choices(asked, 1, front.services.config.max_choices)
     with fields_renamed(asked.wire_names):
         # Away from the event loop: a long conversation takes long to tokenise.
-        prompt = await asyncio.to_thread(_encode, encoding, asked)
-        exchange = _Exchange(front, asked, prompt, encoding.reply_parser(prompt))
-        run = front.submit(exchange.request(), "chat", tenant=tenant_of(http), arrival=arrival_of(http))
-    if asked.stream:
-        return EventStream(exchange.chunks(run), [run])
-    body = await unless_disconnected(http, exchange.whole(run), [run])
-    return Response(msgspec.json.encode(body), media_type="application/json")
+        prompt, sampling = await asyncio.to_thread(_prepare, front, asked)
+        return await answer(http, front, _Chat(front, asked, prompt, sampling))
 
 
-def _encode(encoding: ChatEncoding, asked: ChatRequest) -> EncodedPrompt:
-    options = ChatOptions(
-        thinking=asked.chat_template_kwargs.thinking,
-        thinking_effort=asked.reasoning_effort,
-        tools=asked.tools or None,
-        tool_choice=asked.tool_choice,
-    )
-    return encoding.encode(asked.messages, options)
+def _prepare(front: Front, asked: ChatRequest) -> tuple[EncodedPrompt, SamplingParams]:
+    services, field = front.services, asked.constraint()
+    # By itself too: only what is a grammar of its own can't reach out of the place that it gets in the reply.
+    content = checked_grammar(services, asked.guided(), field)
+    options = chat_options(asked, response_format=asked.response_format, content_grammar=content)
+    prompt = encode_chat(services, asked.messages, options)
+    grammar = checked_grammar(services, prompt.grammar, field or "tools")
+    return prompt, asked.to_sampling(grammar)
 
 
 @dataclass
-class _Exchange:
-    """One question and its answer."""
+class _Choice:
+    """One reply while it comes."""
 
-    front: Front
-    asked: ChatRequest
-    prompt: EncodedPrompt
     parser: ReplyParser
-    id: str = field(default_factory=lambda: new_id("chatcmpl"))
-    created: int = field(default_factory=lambda: int(time.time()))
     num_tool_calls: int = 0
+    deltas: list[ReplyDelta] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
+    finish_reason: str = ""
 
-    def request(self) -> Request:
+    def take(self, output: RequestOutput) -> ReplyDelta:
+        """What the output adds to the reply."""
+        delta = self.parser.feed(output)
+        self.num_tool_calls += sum(call.name is not None for call in delta.tool_calls)
+        if output.finish_reason is not None:
+            called = output.finish_reason is FinishReason.STOP and self.num_tool_calls > 0
+            self.finish_reason = "tool_calls" if called else output.finish_reason.value
+        return delta
+
+    def keep(self, output: RequestOutput) -> None:
+        """Take an output for a reply in one piece."""
+        self.deltas.append(self.take(output))
+        self.logprobs.extend(output.logprobs)
+        self.token_ids.extend(output.token_ids)
+
+
+class _Chat:
+    """One conversation and the replies to it."""
+
+    endpoint = "chat"
+
+    def __init__(
+        self, front: Front, asked: ChatRequest, prompt: EncodedPrompt, sampling: SamplingParams
+    ) -> None:
+        self.asked = asked
+        self._services = front.services
+        self._prompt = prompt
+        self._sampling = sampling
+        self._id = new_id("chatcmpl")
+        self._created = int(time.time())
+        self._choices = [_Choice(front.services.encoding.reply_parser(prompt)) for _ in range(asked.n)]
+        self._tally = Tally([len(prompt.token_ids)], asked.n)
+
+    def requests(self) -> list[Request]:
         """What the engine is asked."""
-        return Request(
-            request_id=self.id,
-            prompt_token_ids=self.prompt.token_ids,
-            sampling=self.asked.to_sampling(),
+        request = Request(
+            request_id=self._id,
+            prompt_token_ids=self._prompt.token_ids,
+            sampling=self._sampling,
             priority=self.asked.priority,
-            message_ends=self.prompt.message_ends,
+            message_ends=self._prompt.message_ends,
             cache_salt=self.asked.cache_salt,
-            output_reusable=self.prompt.output_reusable,
+            output_reusable=self._prompt.output_reusable,
         )
+        return choice_requests(request, self.asked.n)
 
-    async def whole(self, run: Run) -> ChatCompletion:
-        """The reply in one piece."""
-        deltas: list[ReplyDelta] = []
-        drawn: list[TokenLogprobs] = []
-        async for output in run:
-            deltas.append(self.parser.feed(output))
-            drawn.extend(output.logprobs)
-        reply = collect_reply(deltas)
-        self.num_tool_calls = len(reply.tool_calls)
-        choice = ChatChoice(
-            message=_message(reply),
-            logprobs=self._logprobs(drawn),
-            finish_reason=self._finish_reason(output.finish_reason),
-        )
+    async def whole(self, runs: Sequence[Run]) -> ChatCompletion:
+        """The replies in one piece."""
+        async for index, output in outputs_of(runs):
+            self._choices[index].keep(output)
+            self._tally.note(index, output.usage)
         return ChatCompletion(
-            id=self.id,
-            created=self.created,
-            model=self.asked.model,
-            choices=[choice],
-            usage=usage_body([output.usage]),
-            system_fingerprint=self.front.services.system_fingerprint,
+            id=self._id,
+            created=self._created,
+            model=self._services.model_name,
+            choices=[self._whole_choice(index, choice) for index, choice in enumerate(self._choices)],
+            usage=self._tally.body(),
+            system_fingerprint=self._services.system_fingerprint,
+            prompt_token_ids=self._prompt.token_ids if self.asked.return_token_ids else UNSET,
         )
 
-    async def chunks(self, run: Run) -> AsyncGenerator[bytes]:
-        """The reply as events: the role, what each step adds, the finish reason, the token counts."""
-        yield self._chunk(ChatDelta(role="assistant", content=""))
-        async for output in run:
-            delta, logprobs = self.parser.feed(output), self._logprobs(output.logprobs)
-            if delta or (logprobs and logprobs.content):
-                yield self._chunk(self._delta(delta), logprobs)
-        yield self._chunk(ChatDelta(), finish_reason=self._finish_reason(output.finish_reason))
+    def _whole_choice(self, index: int, choice: _Choice) -> ChatChoice:
+        return ChatChoice(
+            index=index,
+            message=_message(collect_reply(choice.deltas)),
+            logprobs=self._logprobs(choice.logprobs),
+            finish_reason=choice.finish_reason,
+            token_ids=tuple(choice.token_ids) if self.asked.return_token_ids else UNSET,
+        )
+
+    async def chunks(self, runs: Sequence[Run]) -> AsyncGenerator[ChatChunk]:
+        """The replies as they come: the roles, what each step adds, the finish reasons, the token counts."""
+        prompt_token_ids = self._prompt.token_ids if self.asked.return_token_ids else UNSET
+        for index in range(len(runs)):
+            yield self._chunk(
+                index, ChatDelta(role="assistant", content=""), prompt_token_ids=prompt_token_ids
+            )
+            prompt_token_ids = UNSET
+        async for index, output in outputs_of(runs):
+            choice = self._choices[index]
+            delta = choice.take(output)
+            self._tally.note(index, output.usage)
+            logprobs = self._logprobs(output.logprobs)
+            if delta or (logprobs and logprobs.content) or (self.asked.return_token_ids and output.token_ids):
+                yield self._chunk(index, _delta(delta), logprobs, token_ids=output.token_ids)
+            if output.finished:
+                yield self._chunk(index, ChatDelta(), finish_reason=choice.finish_reason)
         if self.asked.include_usage:
-            yield self._event([], usage_body([output.usage]))
-
-    def _delta(self, delta: ReplyDelta) -> ChatDelta:
-        calls = []
-        for call in delta.tool_calls:
-            calls.append(_tool_call(call, self.num_tool_calls))
-            self.num_tool_calls += 1
-        # A step may add nothing but log-probabilities: then its content is "".
-        content = delta.content if delta.content or not delta else UNSET
-        return ChatDelta(
-            content=content, reasoning_content=delta.reasoning or UNSET, tool_calls=calls or UNSET
-        )
+            yield self._with_choices([], self._tally.body())
 
     def _chunk(
-        self, delta: ChatDelta, logprobs: ChatLogprobs | None = None, finish_reason: str | None = None
-    ) -> bytes:
-        choice = ChatChunkChoice(delta=delta, logprobs=logprobs, finish_reason=finish_reason)
-        return self._event([choice], None if self.asked.include_usage else UNSET)
+        self,
+        index: int,
+        delta: ChatDelta,
+        logprobs: ChatLogprobs | None = None,
+        *,
+        finish_reason: str | None = None,
+        token_ids: tuple[int, ...] = (),
+        prompt_token_ids: tuple[int, ...] | UnsetType = UNSET,
+    ) -> ChatChunk:
+        choice = ChatChunkChoice(
+            index=index,
+            delta=delta,
+            logprobs=logprobs,
+            finish_reason=finish_reason,
+            token_ids=token_ids if token_ids and self.asked.return_token_ids else UNSET,
+        )
+        return self._with_choices([choice], usage_of_chunk(self.asked, self._tally), prompt_token_ids)
 
-    def _event(self, choices: list[ChatChunkChoice], usage: UsageBody | UnsetType | None) -> bytes:
-        return event(
-            ChatChunk(
-                id=self.id,
-                created=self.created,
-                model=self.asked.model,
-                choices=choices,
-                usage=usage,
-                system_fingerprint=self.front.services.system_fingerprint,
-            )
+    def _with_choices(
+        self,
+        choices: list[ChatChunkChoice],
+        usage: UsageBody | UnsetType | None,
+        prompt_token_ids: tuple[int, ...] | UnsetType = UNSET,
+    ) -> ChatChunk:
+        return ChatChunk(
+            id=self._id,
+            created=self._created,
+            model=self._services.model_name,
+            choices=choices,
+            usage=usage,
+            system_fingerprint=self._services.system_fingerprint,
+            prompt_token_ids=prompt_token_ids,
         )
 
-    def _logprobs(self, drawn: list[TokenLogprobs] | tuple[TokenLogprobs, ...]) -> ChatLogprobs | None:
-        if not self.asked.logprobs:
-            return None
-        return chat_logprobs(self.front.services.tokenizer, drawn)
+    def _logprobs(self, drawn: Sequence[TokenLogprobs]) -> ChatLogprobs | None:
+        return chat_logprobs(self._services.tokenizer, drawn) if self.asked.logprobs else None
 
-    def _finish_reason(self, reason: FinishReason | None) -> str:
-        assert reason is not None, "the front ends every run with a reason"
-        if reason is FinishReason.STOP and self.num_tool_calls:
-            return "tool_calls"
-        return reason.value
+
+def _delta(delta: ReplyDelta) -> ChatDelta:
+    calls = [_tool_call_delta(call) for call in delta.tool_calls]
+    # A step may add nothing but log-probabilities: then its content is "".
+    content = delta.content if delta.content or not delta else UNSET
+    return ChatDelta(content=content, reasoning_content=delta.reasoning or UNSET, tool_calls=calls or UNSET)
 
 
 def _message(reply: Reply) -> ChatMessage:
@@ -173,9 +225,16 @@ def _message(reply: Reply) -> ChatMessage:
     )
 
 
-def _tool_call(call: ToolCall, index: int | None = None) -> ToolCallBody:
-    return ToolCallBody(
-        id=call.id,
-        function=FunctionCall(name=call.name, arguments=call.arguments),
-        index=UNSET if index is None else index,
+def _tool_call(call: ToolCall) -> ToolCallBody:
+    return ToolCallBody(id=call.id, function=FunctionCall(name=call.name, arguments=call.arguments))
+
+
+def _tool_call_delta(call: ToolCallDelta) -> ToolCallDeltaBody:
+    if call.name is None:
+        return ToolCallDeltaBody(index=call.index, function=FunctionCallDelta(arguments=call.arguments))
+    return ToolCallDeltaBody(
+        index=call.index,
+        id=call.id or UNSET,
+        type="function",
+        function=FunctionCallDelta(name=call.name, arguments=call.arguments),
     )

@@ -5,128 +5,177 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
-from dataclasses import dataclass, field
 
-import msgspec
 from msgspec import UNSET
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from milepost.server.access.tenants import arrival_of, tenant_of
+from milepost.server.endpoints.exchange import (
+    answer,
+    check_num_choices,
+    choice_requests,
+    outputs_of,
+    reason_of,
+    usage_of_chunk,
+)
+from milepost.server.endpoints.prompts import checked_grammar, encode_text, most_prompt_tokens
 from milepost.server.endpoints.reading import front_of, new_id, read_request
+from milepost.server.endpoints.usage import Tally
 from milepost.server.front import Front, Run
 from milepost.server.protocol.logprobs import completion_logprobs
 from milepost.server.protocol.requests import COMPLETION_HARMLESS, CompletionRequest
-from milepost.server.protocol.responses import Completion, CompletionChoice, CompletionLogprobs, usage_body
-from milepost.server.streaming import EventStream, event, merge, unless_disconnected
-from milepost.types import Request, RequestOutput, TokenLogprobs, Usage
+from milepost.server.protocol.responses import Completion, CompletionChoice, CompletionLogprobs
+from milepost.server.protocol.structured import content_grammar
+from milepost.types import Request, SamplingParams, TokenLogprobs
 
 __all__ = ["completions"]
+
+Prompt = tuple[int, ...]
 
 
 async def completions(http: HttpRequest) -> Response:
     """Continue one prompt or several, whole or as a stream."""
     front = front_of(http)
     asked = await read_request(http, CompletionRequest, COMPLETION_HARMLESS)
-    prompts = await asyncio.to_thread(_tokenize, front, asked)
-    exchange = _Exchange(front, asked)
-    runs = front.submit_all(
-        exchange.requests(prompts), "completions", tenant=tenant_of(http), arrival=arrival_of(http)
-    )
-    if asked.stream:
-        return EventStream(exchange.chunks(runs), runs)
-    body = await unless_disconnected(http, exchange.whole(runs), runs)
-    return Response(msgspec.json.encode(body), media_type="application/json")
+    services = front.services
+    prompts = asked.prompts(most=services.config.max_choices, longest=most_prompt_tokens(services))
+    check_num_choices(asked, len(prompts), services.config.max_choices)
+    tokens, sampling = await asyncio.to_thread(_prepare, front, asked, prompts)
+    texts = await asyncio.to_thread(_texts, front, prompts) if asked.echo else [""] * len(prompts)
+    return await answer(http, front, _Continuation(front, asked, tokens, texts, sampling))
 
 
-def _tokenize(front: Front, asked: CompletionRequest) -> list[tuple[int, ...]]:
-    """Token ids of each prompt; whether they can be served, the engine checks."""
-    tokenizer = front.services.tokenizer
-    return [
-        tuple(tokenizer.encode(prompt) if isinstance(prompt, str) else prompt) for prompt in asked.prompts()
+def _prepare(
+    front: Front, asked: CompletionRequest, prompts: Sequence[str | list[int]]
+) -> tuple[list[Prompt], SamplingParams]:
+    """Token ids of each prompt, and how to go on; whether they can be served, the engine checks."""
+    services = front.services
+    sampling = asked.to_sampling(checked_grammar(services, content_grammar(asked), asked.constraint()))
+    tokens = [
+        encode_text(services, prompt) if isinstance(prompt, str) else tuple(prompt) for prompt in prompts
     ]
+    return tokens, sampling
 
 
-@dataclass
-class _Exchange:
+def _texts(front: Front, prompts: Sequence[str | list[int]]) -> list[str]:
+    """What ``echo`` puts in front."""
+    tokenizer = front.services.tokenizer
+    return [prompt if isinstance(prompt, str) else tokenizer.decode(prompt) for prompt in prompts]
+
+
+class _Continuation:
     """The prompts of one request and their continuations."""
 
-    front: Front
-    asked: CompletionRequest
-    id: str = field(default_factory=lambda: new_id("cmpl"))
-    created: int = field(default_factory=lambda: int(time.time()))
+    endpoint = "completions"
 
-    def requests(self, prompts: Sequence[tuple[int, ...]]) -> list[Request]:
-        """What the engine is asked, one request a prompt."""
-        sampling = self.asked.to_sampling()
-        return [
-            Request(
-                request_id=f"{self.id}-{index}",
-                prompt_token_ids=token_ids,
-                sampling=sampling,
+    def __init__(
+        self,
+        front: Front,
+        asked: CompletionRequest,
+        prompts: Sequence[Prompt],
+        echoes: Sequence[str],
+        sampling: SamplingParams,
+    ) -> None:
+        self.asked = asked
+        self._services = front.services
+        self._prompts = prompts
+        self._echoes = echoes
+        self._sampling = sampling
+        self._id = new_id("cmpl")
+        self._created = int(time.time())
+        self._tally = Tally([len(prompt) for prompt in prompts], asked.n)
+
+    def requests(self) -> list[Request]:
+        """What the engine is asked: the choices of the first prompt, then of the next."""
+        requests: list[Request] = []
+        for index, prompt in enumerate(self._prompts):
+            request = Request(
+                request_id=f"{self._id}-{index}",
+                prompt_token_ids=prompt,
+                sampling=self._sampling,
                 priority=self.asked.priority,
                 cache_salt=self.asked.cache_salt,
             )
-            for index, token_ids in enumerate(prompts)
-        ]
+            requests.extend(choice_requests(request, self.asked.n))
+        return requests
 
     async def whole(self, runs: Sequence[Run]) -> Completion:
         """All continuations in one piece."""
-        texts = [""] * len(runs)
+        texts = [self._echoes[index // self.asked.n] for index in range(len(runs))]
         drawn: list[list[TokenLogprobs]] = [[] for _ in runs]
-        last: dict[int, RequestOutput] = {}
-        async with aclosing(merge(runs)) as outputs:
-            async for index, output in outputs:
-                texts[index] += output.text
-                drawn[index].extend(output.logprobs)
-                last[index] = output
-        choices = [
-            CompletionChoice(
-                index=index,
-                text=text,
-                logprobs=self._logprobs(drawn[index]),
-                finish_reason=_reason(last[index]),
-            )
-            for index, text in enumerate(texts)
-        ]
-        return self._reply(choices, [output.usage for output in last.values()])
+        tokens: list[list[int]] = [[] for _ in runs]
+        reasons: list[str | None] = [None] * len(runs)
+        async for index, output in outputs_of(runs):
+            texts[index] += output.text
+            drawn[index].extend(output.logprobs)
+            tokens[index].extend(output.token_ids)
+            reasons[index] = reason_of(output)
+            self._tally.note(index, output.usage)
+        return self._reply(
+            [
+                self._choice(
+                    index,
+                    texts[index],
+                    reasons[index],
+                    self._logprobs(drawn[index]),
+                    tokens[index],
+                    first=True,
+                )
+                for index in range(len(runs))
+            ]
+        )
 
-    async def chunks(self, runs: Sequence[Run]) -> AsyncGenerator[bytes]:
-        """The continuations as events; the last one of each choice has its finish reason."""
+    async def chunks(self, runs: Sequence[Run]) -> AsyncGenerator[Completion]:
+        """The continuations as they come; the last chunk of each choice has its finish reason."""
         offsets = [0] * len(runs)
-        usages: list[Usage] = []
-        async with aclosing(merge(runs)) as outputs:
-            async for index, output in outputs:
-                if output.finished:
-                    usages.append(output.usage)
-                logprobs = self._logprobs(output.logprobs, offsets[index])
-                if logprobs is not None:
-                    offsets[index] += sum(len(token) for token in logprobs.tokens)
-                if output.text or output.finished or (logprobs and logprobs.tokens):
-                    choice = CompletionChoice(
-                        index=index, text=output.text, logprobs=logprobs, finish_reason=_reason(output)
-                    )
-                    yield event(self._reply([choice], None))
+        begun = [False] * len(runs)
+        async for index, output in outputs_of(runs):
+            self._tally.note(index, output.usage)
+            logprobs = self._logprobs(output.logprobs, offsets[index])
+            if logprobs is not None:
+                offsets[index] += sum(len(token) for token in logprobs.tokens)
+            text = output.text if begun[index] else self._echoes[index // self.asked.n] + output.text
+            with_tokens = self.asked.return_token_ids and output.token_ids
+            if text or output.finished or with_tokens or (logprobs and logprobs.tokens):
+                choice = self._choice(
+                    index, text, reason_of(output), logprobs, output.token_ids, first=not begun[index]
+                )
+                begun[index] = True
+                yield self._reply([choice], in_stream=True)
         if self.asked.include_usage:
-            yield event(self._reply([], usages))
+            yield self._reply([])
 
-    def _reply(self, choices: list[CompletionChoice], usages: list[Usage] | None) -> Completion:
-        empty = None if self.asked.include_usage else UNSET
+    def _choice(
+        self,
+        index: int,
+        text: str,
+        reason: str | None,
+        logprobs: CompletionLogprobs | None,
+        token_ids: Sequence[int],
+        *,
+        first: bool,
+    ) -> CompletionChoice:
+        shown = self.asked.return_token_ids
+        return CompletionChoice(
+            index=index,
+            text=text,
+            logprobs=logprobs,
+            finish_reason=reason,
+            prompt_token_ids=self._prompts[index // self.asked.n] if shown and first else UNSET,
+            token_ids=tuple(token_ids) if shown else UNSET,
+        )
+
+    def _reply(self, choices: list[CompletionChoice], *, in_stream: bool = False) -> Completion:
         return Completion(
-            id=self.id,
-            created=self.created,
-            model=self.asked.model,
+            id=self._id,
+            created=self._created,
+            model=self._services.model_name,
             choices=choices,
-            usage=empty if usages is None else usage_body(usages),
-            system_fingerprint=self.front.services.system_fingerprint,
+            usage=usage_of_chunk(self.asked, self._tally) if in_stream else self._tally.body(),
+            system_fingerprint=self._services.system_fingerprint,
         )
 
     def _logprobs(self, drawn: Sequence[TokenLogprobs], offset: int = 0) -> CompletionLogprobs | None:
         if self.asked.logprobs is None:
             return None
-        return completion_logprobs(self.front.services.tokenizer, drawn, offset)
-
-
-def _reason(output: RequestOutput) -> str | None:
-    return None if output.finish_reason is None else output.finish_reason.value
+        return completion_logprobs(self._services.tokenizer, drawn, offset)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -13,9 +14,10 @@ from starlette.requests import Request as HttpRequest
 
 from milepost.errors import RequestError
 from milepost.server.front import Front
+from milepost.server.protocol.error_codes import ErrorCode
 from milepost.server.protocol.errors import HttpError
 from milepost.server.protocol.fields import HarmlessValues, read_body
-from milepost.server.protocol.requests import SamplingFields
+from milepost.server.protocol.sampling_fields import SamplingFields
 from milepost.server.streaming import ClientDisconnectedError
 
 __all__ = [
@@ -30,6 +32,9 @@ __all__ = [
 S = TypeVar("S", bound=msgspec.Struct)
 T = TypeVar("T", bound=SamplingFields)
 
+# Reading more than this takes longer than other clients should wait for the event loop.
+MAX_BYTES_ON_LOOP = 64 * 1024
+
 
 def front_of(http: HttpRequest) -> Front:
     """The front that the app was built with."""
@@ -43,29 +48,33 @@ def new_id(prefix: str) -> str:
     return f"{prefix}-{uuid.uuid4().hex}"
 
 
-def check_model(asked: str, served: str) -> None:
-    """Refuse a request for another model.
+def check_model(asked: str | None, served: str) -> None:
+    """Refuse a request for another model; one that names none means the served one.
 
     Raises:
         HttpError: 404, as OpenAI answers it.
     """
-    if asked != served:
+    if asked is not None and asked != served:
         raise HttpError(
             404,
             f"The model '{asked}' is not served here. Use '{served}'.",
             param="model",
-            code="model_not_found",
+            code=ErrorCode.MODEL_NOT_FOUND,
         )
 
 
 @contextmanager
 def fields_renamed(names: Mapping[str, str]) -> Iterator[None]:
-    """Let a `RequestError` name its field as the client spells it, by `names` (ours -> the client's)."""
+    """Let a `RequestError` name its field as the client spells it, by `names` (ours -> the client's).
+
+    A name stands for the field and for whatever lies in it: ``names["a"] = "b"`` makes ``a.x`` ``b.x``.
+    """
     try:
         yield
     except RequestError as error:
         ours = error.param or ""
-        theirs = names.get(ours, ours)
+        root, dot, inside = ours.partition(".")
+        theirs = names.get(ours) or names.get(root, root) + dot + inside
         if theirs == ours:
             raise
         message = str(error)
@@ -108,7 +117,11 @@ async def read_fields(
         body = await _read_bytes(http)
     except ClientDisconnect:
         raise ClientDisconnectedError from None
-    return read_body(b"{}" if may_be_empty and not body else body, kind, harmless)
+    if may_be_empty and not body:
+        body = b"{}"
+    if len(body) <= MAX_BYTES_ON_LOOP:
+        return read_body(body, kind, harmless)
+    return await asyncio.to_thread(read_body, body, kind, harmless)
 
 
 def _check_content_type(http: HttpRequest) -> None:
@@ -123,7 +136,7 @@ def _check_content_type(http: HttpRequest) -> None:
             415,
             f"The content type must be application/json. Given: '{content_type}'. "
             "Send the header 'Content-Type: application/json'.",
-            code="unsupported_media_type",
+            code=ErrorCode.UNSUPPORTED_MEDIA_TYPE,
         )
 
 

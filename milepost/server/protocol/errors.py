@@ -17,6 +17,7 @@ from milepost.errors import (
     TraceError,
 )
 from milepost.server.access.leaks import without_paths
+from milepost.server.protocol.error_codes import ErrorCode
 
 __all__ = ["ErrorBody", "ErrorDetail", "HttpError", "error_response", "to_http_error", "unavailable"]
 
@@ -36,7 +37,7 @@ class ErrorDetail(msgspec.Struct, frozen=True, kw_only=True):
     message: str
     type: str
     param: str | None = None
-    code: str | None = None
+    code: ErrorCode | None = None
 
 
 class ErrorBody(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,7 +56,7 @@ class HttpError(MilepostError):
         *,
         type: str = INVALID_REQUEST,  # noqa: A002 - the protocol's own name for the field
         param: str | None = None,
-        code: str | None = None,
+        code: ErrorCode | None = None,
         headers: dict[str, str] | None = None,
     ) -> None:
         message, param = _clipped(message, MAX_MESSAGE_CHARS), param and _clipped(param, MAX_PARAM_CHARS)
@@ -76,17 +77,20 @@ def to_http_error(error: Exception) -> HttpError:
         case HttpError():
             return error
         case RequestTooLargeError():
-            return HttpError(400, str(error), param=error.param, code="context_length_exceeded")
+            return HttpError(400, str(error), param=error.param, code=ErrorCode.CONTEXT_LENGTH_EXCEEDED)
         case RequestError():
-            return HttpError(400, str(error), param=error.param, code="invalid_value")
+            return HttpError(400, str(error), param=error.param, code=ErrorCode.INVALID_VALUE)
         case InputError() if not isinstance(error, CheckpointError | TokenizerError | TraceError):
-            return HttpError(400, without_paths(str(error)))  # those are of files of this machine
+            # Those are of files of this machine.
+            return HttpError(400, without_paths(str(error)), code=ErrorCode.INVALID_VALUE)
         case EngineStoppedError():
             return unavailable(without_paths(str(error)))
         case ExecutionError():
-            return HttpError(500, without_paths(str(error)), type=SERVER_ERROR, code="execution_failed")
+            return HttpError(
+                500, without_paths(str(error)), type=SERVER_ERROR, code=ErrorCode.EXECUTION_FAILED
+            )
         case RecursionError():
-            return HttpError(400, "The body is nested too deeply. Flatten it.", code="invalid_json")
+            return HttpError(400, "The body is nested too deeply. Flatten it.", code=ErrorCode.INVALID_JSON)
     return _internal_error()
 
 
@@ -96,7 +100,7 @@ def _internal_error() -> HttpError:
         500,
         "The server failed while it handled this request; its log says more. Other requests go on.",
         type=SERVER_ERROR,
-        code="internal_error",
+        code=ErrorCode.INTERNAL_ERROR,
     )
 
 
@@ -107,7 +111,7 @@ def _clipped(text: str, limit: int) -> str:
 def unavailable(message: str) -> HttpError:
     """503: the server takes no new requests."""
     headers = {"Retry-After": RETRY_AFTER_SECONDS, "Connection": "close"}
-    return HttpError(503, message, type=UNAVAILABLE_ERROR, code="shutting_down", headers=headers)
+    return HttpError(503, message, type=UNAVAILABLE_ERROR, code=ErrorCode.SHUTTING_DOWN, headers=headers)
 
 
 def error_response(error: HttpError) -> Response:

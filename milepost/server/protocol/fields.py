@@ -7,6 +7,7 @@ that names it at any other.
 
 from __future__ import annotations
 
+import enum
 import re
 from collections.abc import Mapping
 from typing import Any, TypeVar
@@ -14,18 +15,24 @@ from typing import Any, TypeVar
 import msgspec
 
 from milepost.error_text import as_json, nearest
+from milepost.server.protocol.error_codes import ErrorCode
 from milepost.server.protocol.errors import HttpError
 
-__all__ = ["ANY_STRING", "HarmlessValues", "read_body"]
+__all__ = ["ANY_LABELS", "ANY_STRING", "HarmlessValues", "read_body"]
 
 T = TypeVar("T", bound=msgspec.Struct)
 
 
-class _AnyString:
-    """Stands for every string: a label that has no effect on the reply."""
+class _Any(enum.Enum):
+    """Stands for many values that have no effect on the reply."""
+
+    STRING = "any string"
+    LABELS = "any object of at most 16 strings"
 
 
-ANY_STRING = _AnyString()
+ANY_STRING = _Any.STRING
+ANY_LABELS = _Any.LABELS
+MAX_LABELS = 16
 HarmlessValues = Mapping[str, tuple[object, ...]]
 
 # Far above any tool's schema, far below what recursive code can follow.
@@ -68,14 +75,14 @@ def _read_object(body: bytes) -> dict[str, Any]:
     try:
         content = msgspec.json.decode(body)
     except msgspec.DecodeError as error:
-        raise HttpError(400, f"The body is not valid JSON: {error}.", code="invalid_json") from None
+        raise HttpError(400, f"The body is not valid JSON: {error}.", code=ErrorCode.INVALID_JSON) from None
     except UnicodeDecodeError:
-        raise HttpError(400, "The body is not valid UTF-8.", code="invalid_json") from None
+        raise HttpError(400, "The body is not valid UTF-8.", code=ErrorCode.INVALID_JSON) from None
     except RecursionError:
         raise _too_deep() from None
     if not isinstance(content, dict):
         raise HttpError(
-            400, f"The body must be a JSON object. Given: {as_json(content)}.", code="invalid_type"
+            400, f"The body must be a JSON object. Given: {as_json(content)}.", code=ErrorCode.INVALID_TYPE
         )
     if _is_deeper(content, MAX_DEPTH):
         raise _too_deep()
@@ -97,29 +104,31 @@ def _too_deep() -> HttpError:
     return HttpError(
         400,
         f"The body must nest at most {MAX_DEPTH} arrays and objects. Flatten it.",
-        code="invalid_json",
+        code=ErrorCode.INVALID_JSON,
     )
 
 
 def _is_harmless(value: object, allowed: tuple[object, ...]) -> bool:
-    # By type too: True == 1 in Python, but not in JSON.
     if ANY_STRING in allowed and isinstance(value, str):
         return True
+    if ANY_LABELS in allowed and isinstance(value, dict):
+        return len(value) <= MAX_LABELS and all(isinstance(label, str) for label in value.values())
+    # By type too: True == 1 in Python, but not in JSON.
     return any(type(value) is type(item) and value == item for item in allowed)
 
 
 def _unknown_field(field: str, known: tuple[str, ...]) -> HttpError:
     hint = nearest(field, known) or " Leave it out."
-    return HttpError(400, f"Unknown field '{field}'.{hint}", param=field, code="unknown_parameter")
+    return HttpError(400, f"Unknown field '{field}'.{hint}", param=field, code=ErrorCode.UNKNOWN_PARAMETER)
 
 
 def _unsupported_value(field: str, value: object, allowed: tuple[object, ...]) -> HttpError:
-    accepted = ["left out", *(as_json(item) for item in allowed if item is not ANY_STRING)]
+    accepted = ["left out", *(item.value if isinstance(item, _Any) else as_json(item) for item in allowed)]
     message = (
         f"'{field}' is not supported by this server; it may only be {' or '.join(accepted)}. "
         f"Given: {as_json(value)}."
     )
-    return HttpError(400, message, param=field, code="unsupported_parameter")
+    return HttpError(400, message, param=field, code=ErrorCode.UNSUPPORTED_PARAMETER)
 
 
 def _invalid(message: str) -> HttpError:
@@ -129,10 +138,12 @@ def _invalid(message: str) -> HttpError:
     if match := _UNKNOWN.fullmatch(what):
         param = f"{path}.{match['name']}".lstrip(".")
         return HttpError(
-            400, f"Unknown field '{param}'. Leave it out.", param=param, code="unknown_parameter"
+            400, f"Unknown field '{param}'. Leave it out.", param=param, code=ErrorCode.UNKNOWN_PARAMETER
         )
     if match := _MISSING.fullmatch(what):
         param = f"{path}.{match['name']}".lstrip(".")
-        return HttpError(400, f"The field '{param}' is missing.", param=param, code="missing_parameter")
+        return HttpError(
+            400, f"The field '{param}' is missing.", param=param, code=ErrorCode.MISSING_PARAMETER
+        )
     what = what[:1].lower() + what[1:]
-    return HttpError(400, f"'{path}': {what}.", param=path or None, code="invalid_type")
+    return HttpError(400, f"'{path}': {what}.", param=path or None, code=ErrorCode.INVALID_TYPE)

@@ -7,8 +7,6 @@ from typing import Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from milepost.types import Usage
-
 __all__ = [
     "CacheReset",
     "ChatChoice",
@@ -21,15 +19,19 @@ __all__ = [
     "Completion",
     "CompletionChoice",
     "CompletionLogprobs",
+    "CompletionTokensDetails",
     "FunctionCall",
+    "FunctionCallDelta",
+    "Health",
     "Model",
     "ModelList",
     "PromptTokensDetails",
     "TokenLogprob",
     "ToolCallBody",
+    "ToolCallDeltaBody",
     "TopLogprob",
     "UsageBody",
-    "usage_body",
+    "Version",
 ]
 
 
@@ -39,6 +41,12 @@ class PromptTokensDetails(msgspec.Struct, frozen=True, kw_only=True):
     cached_tokens: int
 
 
+class CompletionTokensDetails(msgspec.Struct, frozen=True, kw_only=True):
+    """``reasoning_tokens``: tokens of the reply that were drawn while it thought."""
+
+    reasoning_tokens: int
+
+
 class UsageBody(msgspec.Struct, frozen=True, kw_only=True):
     """Token counts of a reply."""
 
@@ -46,18 +54,7 @@ class UsageBody(msgspec.Struct, frozen=True, kw_only=True):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
-
-
-def usage_body(usages: list[Usage]) -> UsageBody:
-    """Add up the token counts of the choices of one reply, each of which had a prompt of its own."""
-    prompt = sum(usage.prompt_tokens for usage in usages)
-    output = sum(usage.output_tokens for usage in usages)
-    return UsageBody(
-        prompt_tokens=prompt,
-        completion_tokens=output,
-        total_tokens=prompt + output,
-        prompt_tokens_details=PromptTokensDetails(cached_tokens=sum(usage.cached_tokens for usage in usages)),
-    )
+    completion_tokens_details: CompletionTokensDetails | UnsetType = UNSET
 
 
 # --- log-probabilities ------------------------------------------------------------------------------
@@ -107,12 +104,27 @@ class FunctionCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ToolCallBody(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool call; ``index`` is there in a stream only."""
+    """A whole tool call."""
 
     id: str
     function: FunctionCall
     type: Literal["function"] = "function"
-    index: int | UnsetType = UNSET
+
+
+class FunctionCallDelta(msgspec.Struct, frozen=True, kw_only=True):
+    """``name`` comes once; the pieces of ``arguments``, joined, are the whole."""
+
+    name: str | UnsetType = UNSET
+    arguments: str
+
+
+class ToolCallDeltaBody(msgspec.Struct, frozen=True, kw_only=True):
+    """What a chunk adds to a tool call; ``id`` and ``type`` come with its first piece only."""
+
+    index: int
+    id: str | UnsetType = UNSET
+    type: Literal["function"] | UnsetType = UNSET
+    function: FunctionCallDelta
 
 
 class ChatMessage(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,12 +138,13 @@ class ChatMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChatChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """The one choice of a reply."""
+    """One of a reply's choices; with ``return_token_ids`` also the tokens that were drawn."""
 
-    index: int = 0
+    index: int
     message: ChatMessage
     logprobs: ChatLogprobs | None = None
     finish_reason: str
+    token_ids: tuple[int, ...] | UnsetType = UNSET
 
 
 class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,6 +157,7 @@ class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
     choices: list[ChatChoice]
     usage: UsageBody
     system_fingerprint: str
+    prompt_token_ids: tuple[int, ...] | UnsetType = UNSET
 
 
 class ChatDelta(msgspec.Struct, frozen=True, kw_only=True):
@@ -152,16 +166,17 @@ class ChatDelta(msgspec.Struct, frozen=True, kw_only=True):
     role: Literal["assistant"] | UnsetType = UNSET
     content: str | UnsetType = UNSET
     reasoning_content: str | UnsetType = UNSET
-    tool_calls: list[ToolCallBody] | UnsetType = UNSET
+    tool_calls: list[ToolCallDeltaBody] | UnsetType = UNSET
 
 
 class ChatChunkChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """The one choice of a chunk."""
+    """What a chunk says of one choice."""
 
-    index: int = 0
+    index: int
     delta: ChatDelta
     logprobs: ChatLogprobs | None = None
     finish_reason: str | None = None
+    token_ids: tuple[int, ...] | UnsetType = UNSET
 
 
 class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):
@@ -174,6 +189,7 @@ class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):
     choices: list[ChatChunkChoice]
     usage: UsageBody | UnsetType | None = UNSET
     system_fingerprint: str
+    prompt_token_ids: tuple[int, ...] | UnsetType = UNSET
 
 
 # --- completions and models -------------------------------------------------------------------------
@@ -186,6 +202,8 @@ class CompletionChoice(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     logprobs: CompletionLogprobs | None = None
     finish_reason: str | None
+    prompt_token_ids: tuple[int, ...] | UnsetType = UNSET
+    token_ids: tuple[int, ...] | UnsetType = UNSET
 
 
 class Completion(msgspec.Struct, frozen=True, kw_only=True):
@@ -201,12 +219,13 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True):
-    """The model that is served; ``max_model_len`` is beyond OpenAI's protocol."""
+    """The model that is served; ``root`` and ``max_model_len`` are vLLM's."""
 
     id: str
     object: Literal["model"] = "model"
     created: int
     owned_by: Literal["milepost"] = "milepost"
+    root: str
     max_model_len: int
 
 
@@ -221,3 +240,15 @@ class CacheReset(msgspec.Struct, frozen=True, kw_only=True):
     """Reply of ``/cache/reset``: what was dropped."""
 
     dropped_snapshots: int
+
+
+class Health(msgspec.Struct, frozen=True, kw_only=True):
+    """Reply of ``/health`` and ``/ready`` when all is well."""
+
+    status: Literal["ok"] = "ok"
+
+
+class Version(msgspec.Struct, frozen=True, kw_only=True):
+    """Reply of ``/version``."""
+
+    version: str

@@ -1,16 +1,16 @@
 """The prefix cache's samples of ``/metrics``.
 
-Two names follow vLLM's, whose dashboards then need another prefix only: ``prefix_cache_queries`` and
-``prefix_cache_hits`` count tokens, not requests.
+Two names are vLLM's: ``prefix_cache_queries`` and ``prefix_cache_hits`` count tokens, not requests.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 
 from milepost.engine.reports import EngineStats
+from milepost.server.telemetry.families import Families
 
 __all__ = ["cache_metrics"]
 
@@ -48,45 +48,28 @@ _TIER_COUNTERS = (
 )
 
 
-def cache_metrics(stats: EngineStats) -> Iterator[Metric]:
+def cache_metrics(stats: EngineStats, families: Families) -> Iterator[Metric]:
     """Gauges and counters of the cache and of the tiers behind it; none when it is off."""
     cache = stats.cache
     if cache is None:
         return
     pages = {"state": cache.state_pages, "kv": cache.kv_pages}
-    yield _labelled(GaugeMetricFamily, "pages", "Pages cached.", "kind", pages)
-    yield _labelled(
-        GaugeMetricFamily,
-        "bytes",
-        "Bytes cached.",
-        "kind",
-        {kind: count * cache.page_bytes for kind, count in pages.items()},
-    )
-    yield _labelled(GaugeMetricFamily, "snapshots", "Snapshots cached.", "reason", cache.snapshots_by_reason)
-    yield _labelled(
-        CounterMetricFamily, "lost_tokens", "Prompt tokens computed, by cause.", "cause", cache.losses
-    )
+    yield families.gauges(_full("pages"), "Pages cached.", "kind", pages)
+    sizes = {kind: count * cache.page_bytes for kind, count in pages.items()}
+    yield families.gauges(_full("bytes"), "Bytes cached.", "kind", sizes)
+    yield families.gauges(_full("snapshots"), "Snapshots cached.", "reason", cache.snapshots_by_reason)
+    yield families.counters(_full("lost_tokens"), "Prompt tokens computed, by cause.", "cause", cache.losses)
     for name, field, text in _COUNTERS:
-        yield CounterMetricFamily(_full(name), text, getattr(cache, field))
-    for kind, fields in ((GaugeMetricFamily, _TIER_GAUGES), (CounterMetricFamily, _TIER_COUNTERS)):
-        for name, field, text in fields:
-            if cache.tiers:
-                values = {tier.name: getattr(tier, field) for tier in cache.tiers}
-                yield _labelled(kind, f"tier_{name}", text, "tier", values)
+        yield families.counter(_full(name), text, getattr(cache, field))
+    if not cache.tiers:
+        return
+    for name, field, text in _TIER_GAUGES:
+        values = {tier.name: getattr(tier, field) for tier in cache.tiers}
+        yield families.gauges(_full(f"tier_{name}"), text, "tier", values)
+    for name, field, text in _TIER_COUNTERS:
+        values = {tier.name: getattr(tier, field) for tier in cache.tiers}
+        yield families.counters(_full(f"tier_{name}"), text, "tier", values)
 
 
 def _full(name: str) -> str:
-    return f"milepost_prefix_cache_{name}"
-
-
-def _labelled(
-    kind: type[GaugeMetricFamily | CounterMetricFamily],
-    name: str,
-    text: str,
-    label: str,
-    values: Mapping[str, int],
-) -> Metric:
-    family = kind(_full(name), text, labels=[label])
-    for value, count in values.items():
-        family.add_metric([value], count)
-    return family
+    return f"prefix_cache_{name}"

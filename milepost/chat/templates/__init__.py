@@ -1,0 +1,1 @@
+"""Chat forms given as Hugging Face's Jinja templates: how they are read, rendered safely, and tokenised."""

@@ -1,0 +1,253 @@
+"""What a template can do to values: the filters and functions that templates of chat models use, bounded."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from jinja2 import TemplateError, Undefined, filters
+from jinja2.utils import Namespace
+from markupsafe import escape
+
+from milepost.chat.templates.limits import (
+    MAX_ITEMS,
+    TemplateLimitError,
+    as_text,
+    check_built,
+    check_format,
+    check_number,
+    check_size,
+    joined,
+    meter,
+)
+
+__all__ = [
+    "BINARY_OPERATIONS",
+    "STRING_METHODS",
+    "TemplateRefusal",
+    "call_string_method",
+    "filters_of",
+    "globals_of",
+]
+
+# Filters that make nothing larger than what they are given.
+_SAFE_FILTERS = (
+    *("abs", "capitalize", "count", "d", "default", "dictsort", "first", "float", "groupby", "int", "items"),
+    *("last", "length", "lower", "map", "max", "min", "reject", "rejectattr", "reverse", "safe", "select"),
+    *("selectattr", "sort", "title", "trim", "truncate", "unique", "upper", "wordcount"),
+)
+STRING_METHODS = frozenset(
+    (
+        *("capitalize", "casefold", "count", "endswith", "find", "format", "index", "isalnum", "isalpha"),
+        *("isascii", "isdecimal", "isdigit", "islower", "isnumeric", "isspace", "istitle", "isupper", "join"),
+        *("lower", "lstrip", "partition", "removeprefix", "removesuffix", "replace", "rfind", "rindex"),
+        *("rpartition", "rsplit", "rstrip", "split", "splitlines", "startswith", "strip", "swapcase"),
+        *("title", "upper"),
+    )
+)
+MAX_INDENT = 64
+MAX_ROUND_DIGITS = 32
+
+_TIME_FORMAT = re.compile(r"(?:[^%]|%-?[A-Za-z%])*\Z")
+
+
+class TemplateRefusal(TemplateError):  # noqa: N818  # no fault of the template: it refuses the conversation
+    """A template's own ``raise_exception``."""
+
+
+def filters_of(defaults: Mapping[str, Callable[..., Any]]) -> dict[str, Callable[..., Any]]:
+    """The filters that a template may use, from Jinja's own `defaults`."""
+    return {name: defaults[name] for name in _SAFE_FILTERS} | {
+        "e": _escape,
+        "escape": _escape,
+        "format": _format,
+        "indent": _indent,
+        "join": _join,
+        "list": _list,
+        "replace": _replace,
+        "round": _round,
+        "string": as_text,
+        "sum": _sum,
+        "tojson": _tojson,
+    }
+
+
+def globals_of(safe_range: Callable[..., range]) -> dict[str, Any]:
+    """The functions that a template may call by name."""
+    return {
+        "range": safe_range,
+        "dict": dict,
+        "namespace": Namespace,
+        "raise_exception": _raise_exception,
+        "strftime_now": _strftime_now,
+    }
+
+
+def call_string_method(method: Callable[..., Any], *arguments: Any, **named: Any) -> Any:  # noqa: ANN401
+    """Call a method of a text that could make it larger, or many of it."""
+    text, name = getattr(method, "__self__", ""), getattr(method, "__name__", "")
+    if name == "replace":
+        return _replace(text, *arguments, **named)
+    if name == "join":
+        return _join(*arguments[:1], text)
+    result = method(*arguments, **named)
+    if isinstance(result, str):
+        return meter().write(result)
+    if isinstance(result, list) and len(result) > MAX_ITEMS:
+        raise TemplateLimitError(f"it made a list of more than {MAX_ITEMS:,} items")
+    return result
+
+
+def _raise_exception(message: object = "") -> None:
+    raise TemplateRefusal(as_text(message)[:500])
+
+
+def _strftime_now(pattern: object) -> str:
+    if not isinstance(pattern, str) or len(pattern) > MAX_INDENT or not _TIME_FORMAT.match(pattern):
+        raise TemplateLimitError("strftime_now takes a short format of plain directives")
+    return datetime.datetime.now().astimezone().strftime(pattern)
+
+
+def _escape(value: object) -> str:
+    return meter().write(str(escape(as_text(value))))
+
+
+def _format(value: object, *arguments: object, **named: object) -> str:
+    text = as_text(value)
+    check_format(text)
+    for argument in (*arguments, *named.values()):
+        as_text(argument)
+    return meter().write(text % (named or arguments))
+
+
+def _indent(value: object, width: int | str = 4, first: bool = False, blank: bool = False) -> str:
+    space = width if isinstance(width, str) else " " * min(width, MAX_INDENT + 1)
+    if len(space) > MAX_INDENT:
+        raise TemplateLimitError(f"it indents by more than {MAX_INDENT} characters")
+    text = as_text(value)
+    check_size(len(text) + len(space) * (len(text.splitlines()) + 1))
+    return meter().write(filters.do_indent(text, space, first, blank))
+
+
+def _join(value: Iterable[Any], d: object = "", attribute: str | int | None = None) -> str:
+    between = as_text(d)
+    parts = value if attribute is None else (_item(part, attribute) for part in value)
+    pieces: list[str] = []
+    for part in parts:
+        pieces.extend((between, as_text(part)) if pieces else (as_text(part),))
+        if len(pieces) > 2 * MAX_ITEMS:
+            raise TemplateLimitError(f"it joined more than {MAX_ITEMS:,} items")
+    return joined(pieces)
+
+
+def _item(value: Any, attribute: str | int) -> Any:  # noqa: ANN401  # whatever a template holds
+    try:
+        return value[attribute]
+    except (TypeError, LookupError, AttributeError):
+        return Undefined(name=str(attribute))
+
+
+def _list(value: Iterable[Any]) -> list[Any]:
+    made: list[Any] = []
+    for part in value:
+        made.append(part)
+        if len(made) > MAX_ITEMS:
+            raise TemplateLimitError(f"it made a list of more than {MAX_ITEMS:,} items")
+    check_built(made)
+    return made
+
+
+def _replace(value: object, old: object, new: object, count: int | None = -1) -> str:
+    text, before, after = as_text(value), as_text(old), as_text(new)
+    found = text.count(before)
+    check_size(len(text) + found * max(len(after) - len(before), 0))
+    return meter().write(text.replace(before, after, -1 if count is None else count))
+
+
+def _round(value: float, precision: int = 0, method: str = "common") -> float:
+    if not -MAX_ROUND_DIGITS <= precision <= MAX_ROUND_DIGITS:
+        raise TemplateLimitError(f"it rounds to more than {MAX_ROUND_DIGITS} digits")
+    return filters.do_round(value, precision, method)  # type: ignore[arg-type]  # checked there
+
+
+def _sum(value: Iterable[Any], attribute: str | int | None = None, start: Any = 0) -> Any:  # noqa: ANN401
+    parts = value if attribute is None else (_item(part, attribute) for part in value)
+    total = start
+    for part in parts:
+        total = _add(total, part)
+    return total
+
+
+def _tojson(
+    value: Any,  # noqa: ANN401  # whatever a template holds
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """As the templates' own renderer has it, not as Jinja's for HTML."""
+    if indent is not None and not 0 <= indent <= MAX_INDENT:
+        raise TemplateLimitError(f"it indents by more than {MAX_INDENT} characters")
+    if separators is not None and max(len(as_text(part)) for part in separators) > MAX_INDENT:
+        raise TemplateLimitError(f"it separates by more than {MAX_INDENT} characters")
+    check_built(value, indent or 0)
+    text = json.dumps(value, ensure_ascii=False, indent=indent, separators=separators, sort_keys=sort_keys)
+    return meter().write(_escaped(text) if ensure_ascii else text)
+
+
+def _escaped(text: str) -> str:
+    """`text` in ASCII but for the planes of private use: what marks a user's text must stay one character."""
+    return "".join(
+        char if ord(char) < 0x80 or ord(char) >= 0xF0000 else json.dumps(char)[1:-1] for char in text
+    )
+
+
+def _add(left: Any, right: Any) -> Any:  # noqa: ANN401  # whatever a template holds
+    if isinstance(left, str) and isinstance(right, str):
+        check_size(len(left) + len(right))
+        return meter().write(left + right)
+    if isinstance(left, list | tuple) and isinstance(right, list | tuple):
+        if len(left) + len(right) > MAX_ITEMS:
+            raise TemplateLimitError(f"it made a list of more than {MAX_ITEMS:,} items")
+        return check_built(left + right)  # type: ignore[operator]  # a list and a tuple raise, as they should
+    _check_bits(left, right)
+    return left + right
+
+
+def _multiply(left: Any, right: Any) -> Any:  # noqa: ANN401  # whatever a template holds
+    for many, times in ((left, right), (right, left)):
+        if isinstance(many, str | list | tuple) and isinstance(times, int):
+            check_size(len(many) * times if isinstance(many, str) else 0)
+            if not isinstance(many, str) and len(many) * times > MAX_ITEMS:
+                raise TemplateLimitError(f"it made a list of more than {MAX_ITEMS:,} items")
+            made = many * times
+            return meter().write(made) if isinstance(made, str) else check_built(made)
+    _check_bits(left, right)
+    return left * right
+
+
+def _modulo(left: Any, right: Any) -> Any:  # noqa: ANN401  # whatever a template holds
+    if isinstance(left, str):
+        return _format(left, *(right if isinstance(right, tuple) else (right,)))
+    return left % right
+
+
+def _power(left: Any, right: Any) -> Any:  # noqa: ANN401  # whatever a template holds
+    if isinstance(left, int) and isinstance(right, int):
+        check_number(left.bit_length() * abs(right))
+    return left**right
+
+
+def _check_bits(*numbers: object) -> None:
+    check_number(sum(number.bit_length() for number in numbers if isinstance(number, int)))
+
+
+BINARY_OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
+    "+": _add,
+    "*": _multiply,
+    "%": _modulo,
+    "**": _power,
+}

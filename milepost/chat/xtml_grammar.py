@@ -1,0 +1,169 @@
+"""What a reply of Kimi K3 may spell, when the request asks for a form of it.
+
+The thinking channel is always free. Then come the content, the calls, or both:
+
+    [think text] content <close>response<sep> [<open>tools<sep> calls <close>tools<sep>] <close>message<sep>
+
+A call's arguments are held to its function's schema when it must be called or is ``strict``. Up to six
+may come in any order; more come in the order of their names, which is how the tools are declared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from milepost.chat.argument_schemas import ArgumentSet, Value, argument_set, values_of
+from milepost.chat.response_format import ContentForm
+from milepost.chat.tools import Function, ToolUse
+from milepost.chat.xtml_reply import XtmlMarkers
+from milepost.chat.xtml_writer import escaped
+from milepost.grammar.texts import (
+    Piece,
+    either,
+    free_text,
+    grammar,
+    literal,
+    nested,
+    optional,
+    regex,
+    repeated,
+    sequence,
+    token,
+)
+from milepost.types import Grammar
+
+__all__ = ["XtmlGrammar"]
+
+MAX_IN_ANY_ORDER = 6
+_NUMBER = regex("[1-9][0-9]{0,3}")
+# Text between an attribute's quotes, as `escaped` writes it.
+_ATTRIBUTE = regex('([^"&]|&amp;|&quot;)+')
+
+
+class XtmlGrammar:
+    """Writes grammars of whole replies, from the generation prefix on."""
+
+    def __init__(self, markers: XtmlMarkers) -> None:
+        self._tags = _Tags(markers)
+
+    def reply(self, form: ContentForm, tools: ToolUse, *, thinking: bool) -> Grammar | None:
+        """What a reply may spell; None when the request leaves it free.
+
+        Raises:
+            RequestError: a function's schema can't be held to.
+        """
+        if form.grammar is None and not tools.constrained:
+            return None
+        tags, rules = self._tags, _Rules()
+        pieces = [self._after_content(form, tools, rules), tags.closing("message"), tags.end]
+        if thinking:
+            pieces = [free_text(), tags.closing("think"), tags.opening("response"), *pieces]
+        return rules.grammar(sequence(*pieces))
+
+    def _after_content(self, form: ContentForm, tools: ToolUse, rules: _Rules) -> Piece:
+        closed = self._tags.closing("response")
+        content = free_text() if form.grammar is None else nested(form.grammar)
+        if tools.choice == "none" or not tools.functions:
+            return sequence(content, closed)
+        calls = self._calls(tools, rules)
+        if form.grammar is None:
+            return sequence(content, closed, calls if tools.forced else optional(calls))
+        # Content of a form is an answer, and so is a call: there is one or the other.
+        called = sequence(closed, calls)
+        return called if tools.forced else either(sequence(content, closed), called)
+
+    def _calls(self, tools: ToolUse, rules: _Rules) -> Piece:
+        tags = self._tags
+        call = either(*(self._call(function, rules, forced=tools.forced) for function in tools.functions))
+        several = repeated(call, 1, None if tools.parallel else 1)
+        return sequence(tags.opening("tools"), several, tags.closing("tools"))
+
+    def _call(self, function: Function, rules: _Rules, *, forced: bool) -> Piece:
+        held = forced or function.strict
+        arguments = argument_set(function.parameters if held else {})
+        return sequence(
+            self._tags.open,
+            literal(f'call tool="{escaped(function.name)}" index="'),
+            nested(_NUMBER),
+            literal('"'),
+            self._tags.sep,
+            *_arguments(arguments, self._tags, rules, function.path),
+            self._tags.closing("call"),
+        )
+
+
+class _Tags:
+    """The pieces of tags."""
+
+    def __init__(self, markers: XtmlMarkers) -> None:
+        self.open = token(markers.open)
+        self.close = token(markers.close)
+        self.sep = token(markers.sep)
+        self.end = token(markers.end)
+
+    def opening(self, tag: str) -> Piece:
+        return sequence(self.open, literal(tag), self.sep)
+
+    def closing(self, tag: str) -> Piece:
+        return sequence(self.close, literal(tag), self.sep)
+
+    def argument(self, name: str | None, values: Sequence[Value]) -> Piece:
+        """One argument; of any name when it is None."""
+        key = nested(_ATTRIBUTE) if name is None else literal(escaped(name))
+        forms = (sequence(literal(f'" type="{value.kind}"'), self.sep, value.piece) for value in values)
+        start = (literal('argument key="'), *([] if name == "" else [key]))
+        return sequence(self.open, *start, either(*forms), self.closing("argument"))
+
+
+class _Rules:
+    """Pieces that a grammar has by name, since they occur in many places."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+
+    def named(self, piece: Piece) -> Piece:
+        """A piece that stands for `piece`, which is written once."""
+        name = f"part_{len(self._lines)}"
+        self._lines.append(f"{name}: {piece.lark}\n")
+        return Piece(name)
+
+    def grammar(self, start: Piece) -> Grammar:
+        """The whole grammar."""
+        return Grammar(lark=grammar(start).lark + "".join(self._lines))
+
+
+def _arguments(given: ArgumentSet, tags: _Tags, rules: _Rules, path: str) -> list[Piece]:
+    """The pieces for all arguments of a call, one after the other; none when there are none."""
+    schemas = dict.fromkeys(given.required, given.others) | dict(given.properties)
+    every = {
+        name: rules.named(tags.argument(name, values_of(schemas[name], given.root, path)))
+        for name in sorted(schemas)
+    }
+    if len(every) <= MAX_IN_ANY_ORDER:
+        orders = _orders(frozenset(every), every, given.required, rules, {})
+        pieces = [] if orders is None else [orders]
+    else:
+        pieces = [piece if name in given.required else optional(piece) for name, piece in every.items()]
+    if given.others is not None:
+        pieces.append(repeated(rules.named(tags.argument(None, values_of(given.others, given.root, path)))))
+    return pieces
+
+
+def _orders(
+    left: frozenset[str],
+    every: Mapping[str, Piece],
+    required: frozenset[str],
+    rules: _Rules,
+    known: dict[frozenset[str], Piece],
+) -> Piece | None:
+    """The arguments that are `left`, in any order, the required ones among them; None for none."""
+    if not left:
+        return None
+    if left not in known:
+        branches = []
+        for name in sorted(left):
+            after = _orders(left - {name}, every, required, rules, known)
+            branches.append(sequence(every[name], *([] if after is None else [after])))
+        whole = either(*branches)
+        known[left] = rules.named(whole if required & left else optional(whole))
+    return known[left]

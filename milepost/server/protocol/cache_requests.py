@@ -1,0 +1,37 @@
+"""The fields of ``/cache/explain`` and ``/cache/reset``."""
+
+from __future__ import annotations
+
+import msgspec
+
+from milepost.errors import RequestError
+from milepost.server.protocol.chat_fields import ChatFields
+from milepost.types import check_cache_salt
+
+__all__ = ["ExplainRequest", "ResetRequest"]
+
+
+class ResetRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Body of ``/cache/reset``, which has no fields: a salt, say, would not limit what is dropped."""
+
+
+class ExplainRequest(ChatFields, frozen=True, kw_only=True):
+    """Body of ``/cache/explain``: a prompt, as text or token ids, or what shapes the prompt of a chat."""
+
+    model: str | None = None
+    prompt: str | list[int] | None = None
+    cache_salt: str = ""
+
+    def check(self) -> None:
+        """Check what spans several fields.
+
+        Raises:
+            RequestError: with the field at fault.
+        """
+        check_cache_salt(self.cache_salt)
+        if (self.prompt is None) == (self.messages is None):
+            given = "neither" if self.prompt is None else "both"
+            raise RequestError(f"Give prompt or messages, one of them. Given: {given}.", param="prompt")
+        if self.messages is None and (self.tools or self.tool_choice or self.reasoning_effort):
+            field = next(name for name in ("tools", "tool_choice", "reasoning_effort") if getattr(self, name))
+            raise RequestError(f"{field} only means something with messages. Leave it out.", param=field)

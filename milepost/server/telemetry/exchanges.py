@@ -1,0 +1,201 @@
+"""One HTTP request from its first byte to the end of all that it set going: its id, and what is told of it.
+
+An exchange ends when its reply is sent *and* the engine has told the end of each request behind it; only then
+is everything known that a log line or a trace says. A client that leaves ends the first before the second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from milepost.engine.reports import RequestReport
+from milepost.server.access.tenants import ANONYMOUS, Tenant
+from milepost.server.protocol.errors import HttpError
+from milepost.server.telemetry.metrics import Metrics
+from milepost.types import Request
+
+__all__ = ["Exchange", "Exchanges", "current_exchange", "note_refusal"]
+
+MAX_ID_CHARS = 128
+MAX_LOGGED_BYTES = 65536  # of a prompt or a reply, where they are logged at all
+
+_VALID_ID = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._:@/+=-]{{0,{MAX_ID_CHARS - 1}}}")
+
+# How long the end of an exchange waits for the engine's last word; a stopped engine says none.
+PATIENCE_SECONDS = 5.0
+
+current_exchange: ContextVar[Exchange | None] = ContextVar("current_exchange", default=None)
+"""The exchange that the running code serves, also in its tasks and threads."""
+
+
+@dataclass(eq=False)
+class Exchange:
+    """One HTTP request and its reply.
+
+    Attributes:
+        id: the client's own, if it sent a valid one; else made.
+        scope: of ASGI; the tenant is in its state.
+        began: on the monotonic clock.
+        status: of the reply; 499 when the client left before it.
+        code: of the error in the reply.
+        duration: seconds until the reply was sent; None until then.
+        requests: what the engine was asked, by request id.
+        reports: of those of them that have ended.
+        asked: the body, where it is to be logged.
+        said: the reply, likewise.
+    """
+
+    id: str
+    scope: Scope
+    began: float
+    status: int = 499
+    code: str | None = None
+    duration: float | None = None
+    requests: dict[str, Request] = field(default_factory=dict)
+    reports: list[RequestReport] = field(default_factory=list)
+    asked: bytearray = field(default_factory=bytearray)
+    said: bytearray = field(default_factory=bytearray)
+
+    @property
+    def tenant(self) -> str:
+        """Whose it is."""
+        tenant = self.scope["state"].get("tenant", ANONYMOUS)
+        assert isinstance(tenant, Tenant)
+        return tenant.name
+
+    @property
+    def is_over(self) -> bool:
+        """Whether everything about it is known."""
+        return self.duration is not None and len(self.reports) == len(self.requests)
+
+    def header(self, name: bytes) -> str | None:
+        """A header of the request."""
+        for key, value in self.scope["headers"]:
+            if key == name:
+                return str(value.decode("latin-1"))
+        return None
+
+
+class Exchanges:
+    """Gives every HTTP request its id and tells its end.
+
+    Args:
+        metrics: told of tenants' tokens and the like.
+        on_end: called on the event loop when an exchange is over.
+        keep_texts: whether prompts and replies are kept to be logged.
+    """
+
+    def __init__(
+        self, metrics: Metrics, on_end: Callable[[Exchange], None], *, keep_texts: bool = False
+    ) -> None:
+        self._metrics = metrics
+        self._on_end = on_end
+        self._keep_texts = keep_texts
+        self._by_request: dict[str, tuple[Exchange, asyncio.AbstractEventLoop]] = {}
+        metrics.on_finished = self._finished
+
+    async def serve(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let `app` answer a request, with its id in the reply's headers."""
+        scope.setdefault("state", {})
+        exchange = Exchange(id=_id_of(scope), scope=scope, began=time.monotonic())
+        # Never taken back: the context is this request's own, and the server behind logs in it too.
+        current_exchange.set(exchange)
+
+        async def answer(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                exchange.status = message["status"]
+                headers = [(name, value) for name, value in message["headers"] if name != b"x-request-id"]
+                message = {**message, "headers": [*headers, (b"x-request-id", exchange.id.encode())]}
+            elif self._keep_texts and len(exchange.said) < MAX_LOGGED_BYTES:
+                exchange.said += message.get("body", b"")
+            await send(message)
+
+        async def listen() -> Message:
+            message = await receive()
+            if self._keep_texts and message["type"] == "http.request":
+                exchange.asked += message.get("body", b"")
+            return message
+
+        try:
+            await app(scope, listen, answer)
+        finally:
+            exchange.duration = time.monotonic() - exchange.began
+            self._end_if_over(exchange)
+            if not exchange.is_over:
+                asyncio.get_running_loop().call_later(PATIENCE_SECONDS, self._give_up, exchange)
+
+    @contextmanager
+    def submitting(self, request: Request) -> Iterator[None]:
+        """The engine is about to be asked: what it reports of `request` belongs to the current exchange."""
+        exchange = current_exchange.get()
+        if exchange is None:
+            yield
+            return
+        exchange.requests[request.request_id] = request
+        self._by_request[request.request_id] = (exchange, asyncio.get_running_loop())
+        try:
+            yield
+        except BaseException:
+            del exchange.requests[request.request_id]
+            del self._by_request[request.request_id]
+            raise
+
+    def _finished(self, report: RequestReport) -> None:
+        """Called on the engine's thread."""
+        found = self._by_request.pop(report.request_id, None)
+        if found is not None:
+            exchange, loop = found
+            with suppress(RuntimeError):  # the loop is closed: nobody can tell any more
+                loop.call_soon_threadsafe(self._reported, exchange, report)
+
+    def _reported(self, exchange: Exchange, report: RequestReport) -> None:
+        if report.request_id in exchange.requests:
+            exchange.reports.append(report)
+            self._end_if_over(exchange)
+
+    def _give_up(self, exchange: Exchange) -> None:
+        """An engine that has failed or stopped reports nothing of requests that it had not begun."""
+        if exchange.is_over:
+            return
+        told = {report.request_id for report in exchange.reports}
+        for request_id in [*exchange.requests]:
+            if request_id not in told:
+                del exchange.requests[request_id]
+                self._by_request.pop(request_id, None)
+        self._end_if_over(exchange)
+
+    def _end_if_over(self, exchange: Exchange) -> None:
+        if not exchange.is_over:
+            return
+        self._metrics.answered(exchange.tenant, exchange.reports)
+        if exchange.requests:
+            prompts = {id(request.prompt_token_ids) for request in exchange.requests.values()}
+            for _ in prompts:
+                self._metrics.asked(len(exchange.requests) // len(prompts))
+        self._on_end(exchange)
+
+
+def note_refusal(metrics: Metrics, error: HttpError) -> None:
+    """Count an error's reply, and let the exchange that it ends tell its code."""
+    metrics.http_error(error.status, error.detail.code)
+    exchange = current_exchange.get()
+    if exchange is not None:
+        exchange.code = error.detail.code
+
+
+def _id_of(scope: Scope) -> str:
+    for name, value in scope["headers"]:
+        if name == b"x-request-id":
+            given = value.decode("latin-1")
+            if _VALID_ID.fullmatch(given):
+                return str(given)
+    return uuid.uuid4().hex
