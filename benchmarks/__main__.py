@@ -16,6 +16,9 @@ from benchmarks.cpu_peers.options import INSTALL, Peers
 from benchmarks.cpu_peers.servers import cpu_reuse, cpu_served, cpu_start
 from benchmarks.engine_runs import decode, first_token, memory, prefill
 from benchmarks.kernels import kernels
+from benchmarks.load.generators import GENERATORS
+from benchmarks.load.load import INSTALL as INSTALL_LOAD
+from benchmarks.load.load import LoadOptions, load
 from benchmarks.machine import describe_machine
 from benchmarks.on_traces import OnTraces
 from benchmarks.planner import planner
@@ -67,6 +70,9 @@ PEER_BENCHMARKS: dict[str, Callable[[Peers], Iterator[Result]]] = {
 }
 """Those that need other people's engines: ``all`` runs them if there are any."""
 
+LOAD_BENCHMARKS: dict[str, Callable[[LoadOptions], Iterator[Result]]] = {"load": load}
+"""Those that need other people's load generators, in an environment of their own."""
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the benchmarks that are named, print a table and write the JSON that is asked for."""
@@ -85,6 +91,8 @@ def main(arguments: list[str] | None = None) -> int:
     lacking = [name for name in names if name in PEER_BENCHMARKS and options.peers is None]
     if lacking:
         parser.error(f"{', '.join(lacking)} needs --peers DIR; make it with: {INSTALL} DIR")
+    if options.peers is None and any(name in LOAD_BENCHMARKS for name in names):
+        parser.error(f"load needs --peers DIR; make it with: {INSTALL_LOAD} DIR")
     results: list[Result] = []
     for name in names:
         print(f"{name} ...", file=sys.stderr)
@@ -98,13 +106,16 @@ def main(arguments: list[str] | None = None) -> int:
 def _run(name: str, options: argparse.Namespace) -> Iterator[Result]:
     if name in BENCHMARKS:
         return BENCHMARKS[name]()
+    if name in LOAD_BENCHMARKS:
+        generators = options.generator or [*GENERATORS]
+        return LOAD_BENCHMARKS[name](LoadOptions(options.peers, generators, options.quick))
     if name in PEER_BENCHMARKS:
         return PEER_BENCHMARKS[name](Peers(options.peers, options.quick, options.only))
     return TRACE_BENCHMARKS[name](OnTraces(options.traces, options.peer_python, options.quick))
 
 
 def _parser() -> argparse.ArgumentParser:
-    every = {**BENCHMARKS, **TRACE_BENCHMARKS, **PEER_BENCHMARKS}
+    every = {**BENCHMARKS, **TRACE_BENCHMARKS, **PEER_BENCHMARKS, **LOAD_BENCHMARKS}
     about = "\n".join(f"  {name:<17}{function.__doc__}" for name, function in every.items())
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
@@ -119,6 +130,12 @@ def _parser() -> argparse.ArgumentParser:
         "--only", default="", metavar="TEXT", help="of peers, cases so named, such as 'kimi_k3, float32'"
     )
     parser.add_argument("--peers", type=Path, metavar="DIR", help=f"environment that {INSTALL!r} made")
+    parser.add_argument(
+        "--generator",
+        action="append",
+        choices=[*GENERATORS],
+        help="of load, which; may be repeated; all by default",
+    )
     parser.add_argument(
         "--peer-python",
         type=Path,

@@ -150,7 +150,6 @@ def _services(
         tokenizer=loaded.tokenizer,
         grammars=loaded.grammars,
         encoding=loaded.encoding,
-        grammars=loaded.grammars,
         model_name=config.served_model_name,
         created=int(time.time()),
         tracing=None if provider is None else Tracing(provider, config.served_model_name),

@@ -26,7 +26,6 @@ class Services:
         metrics: what the engine was built to tell its latencies.
         grammars: checks what replies shall spell, and keeps it ready for whoever draws them.
         encoding: of the chat endpoint; its stop tokens are among those that the engine was built with.
-        grammars: checks the grammars of requests, away from the event loop, before they are submitted.
         model_name: the name that requests must ask for.
         created: Unix time of the model's object in ``/v1/models``.
         tracing: where traces of requests go, None for nowhere.
@@ -39,7 +38,6 @@ class Services:
     tokenizer: Tokenizer
     grammars: GrammarCompiler
     encoding: ChatEncoding
-    grammars: GrammarCompiler
     model_name: str
     created: int
     system_fingerprint: str

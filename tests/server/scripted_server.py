@@ -197,9 +197,6 @@ class ServedEngine:
                 tokenizer, vocab_size=tokenizer.vocab_size, stop_token_ids=encoding.stop_token_ids
             ),
             encoding=encoding,
-            grammars=GrammarCompiler(
-                tokenizer, vocab_size=tokenizer.vocab_size, stop_token_ids=encoding.stop_token_ids
-            ),
             model_name=MODEL,
             created=1_700_000_000,
             system_fingerprint="milepost-test",

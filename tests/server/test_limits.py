@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -301,17 +301,69 @@ def test_a_body_that_comes_in_time_may_take_as_long_as_its_size_needs(small: Ser
         assert everything(connection).startswith(b"HTTP/1.1 200 ")
 
 
-def test_a_head_without_end(small: ServedEngine) -> None:
-    with connected(small) as connection:
-        connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n")
+ENDLESS = {
+    "headers": (b"GET /health HTTP/1.1\r\nHost: localhost\r\n", b"X: " + b"y" * 1000 + b"\r\n"),
+    "one header": (b"GET /health HTTP/1.1\r\nX: ", b"y" * 1000),
+    "a name": (b"GET /health HTTP/1.1\r\n", b"y" * 1000),
+    "a path": (b"GET /", b"y" * 1000),
+    "line ends": (b"", b"\r\n" * 500),
+    "trailers": (head(Transfer_Encoding="chunked") + b"1\r\n \r\n0\r\n", b"X: " + b"y" * 1000 + b"\r\n"),
+    "one trailer": (head(Transfer_Encoding="chunked") + b"1\r\n \r\n0\r\nX: ", b"y" * 1000),
+    "a chunk's extension": (head(Transfer_Encoding="chunked") + b"1;", b"y" * 1000),
+}
+
+
+@pytest.mark.parametrize(("begin", "more"), ENDLESS.values(), ids=ENDLESS)
+def test_no_head_is_without_end(begin: bytes, more: bytes) -> None:
+    with serving(ServerConfig(body_timeout=20)) as served, connected(served) as connection:
+        connection.sendall(begin)
+        sent = 0
+        reply = b""
         try:
-            for index in range(200):
-                connection.sendall(b"X-%d: " % index + b"y" * 1000 + b"\r\n")
-                time.sleep(0.001)
-            reply = everything(connection)
+            while sent < 1 << 20:
+                connection.sendall(more)
+                sent += len(more)
+                time.sleep(0.0005)
+            raise AssertionError("a megabyte was taken")
         except (BrokenPipeError, ConnectionResetError):
-            return  # it hung up while we still sent
+            with suppress(OSError):
+                reply = everything(connection)
+        assert reply[:13] in (b"", b"HTTP/1.1 431 ", b"HTTP/1.1 400 ", b"HTTP/1.1 408 ")
+        assert served.call("/health").status == 200
+
+
+def test_no_head_is_without_end_behind_a_request_that_runs(served: ServedEngine) -> None:
+    run_for_long(served)
+    body = json.dumps({"model": MODEL, "prompt": "a", "max_tokens": 900, "stream": True}).encode()
+    with connected(served) as connection:
+        request = head(Content_Length=str(len(body))).replace(CHAT.encode(), b"/v1/completions") + body
+        connection.sendall(request + b"GET /health HTTP/1.1\r\nX: ")
+        assert connection.recv(100).startswith(b"HTTP/1.1 200 ")
+        with pytest.raises((BrokenPipeError, ConnectionResetError)):
+            send_for_ever(connection, b"y" * 1000)
+    served.wait_until_idle(2)
+
+
+def send_for_ever(connection: socket.socket, data: bytes) -> None:
+    for _ in range(2000):
+        connection.sendall(data)
+        time.sleep(0.0005)
+
+
+def test_a_large_head_that_comes_at_once_is_refused_with_a_reason(small: ServedEngine) -> None:
+    with connected(small) as connection:
+        connection.sendall(b"GET /health HTTP/1.1\r\nX: " + b"y" * 70_000 + b"\r\n\r\n")
+        reply = everything(connection)
     assert reply.startswith(b"HTTP/1.1 431 ")
+    assert json.loads(reply.partition(b"\r\n\r\n")[2])["error"]["code"] == "headers_too_large"
+
+
+def test_what_is_no_http_is_told_so_in_json(small: ServedEngine) -> None:
+    with connected(small) as connection:
+        connection.sendall(b"hello\r\n\r\n")
+        reply = everything(connection)
+    assert reply.startswith(b"HTTP/1.1 400 ")
+    assert json.loads(reply.partition(b"\r\n\r\n")[2])["error"]["code"] == "invalid_http"
 
 
 @pytest.mark.parametrize(

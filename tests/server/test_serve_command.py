@@ -207,6 +207,33 @@ def test_sigterm_drains_and_exits_with_0(folder: Path) -> None:
     served.process.communicate()
 
 
+def test_keys_are_read_again_at_sighup_and_sigterm_still_ends_it(folder: Path, tmp_path: Path) -> None:
+    keys = tmp_path / "keys.toml"
+    keys.write_text('[tenants.ann]\nkeys = ["ann-0123456789abcdef"]\n')
+    keys.chmod(0o600)
+    served = start(folder, "--api-keys", str(keys))
+    with served.client() as client:
+        with pytest.raises(openai.AuthenticationError):
+            client.models.list()
+        client.with_options(api_key="ann-0123456789abcdef").models.list()
+        keys.write_text('[tenants.bob]\nkeys = ["bob-0123456789abcdef"]\n')
+        served.process.send_signal(signal.SIGHUP)
+        deadline = time.monotonic() + 5
+        while not opens(client, "bob-0123456789abcdef"):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert not opens(client, "ann-0123456789abcdef")
+    assert finish(served) == 0
+
+
+def opens(client: OpenAI, key: str) -> bool:
+    try:
+        client.with_options(api_key=key).models.list()
+    except openai.AuthenticationError:
+        return False
+    return True
+
+
 def test_a_taken_port_is_one_line_and_exit_code_2(folder: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]

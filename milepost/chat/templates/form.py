@@ -149,7 +149,7 @@ class TemplateEncoding:
     def _message_ends(
         self, variables: Mapping[str, Any], text: str, pieces: Sequence[TemplatePiece]
     ) -> tuple[int, ...]:
-        """Where messages end: at the ends of texts of the conversation's beginnings, where these are repeated.
+        """Where messages end: where the texts of the conversation's beginnings do, if these are repeated.
 
         Looked for behind the system's messages, behind the last message and behind those before it. An end
         within a piece of text is none: other tokens may stand across it.

@@ -92,7 +92,7 @@ def call_string_method(method: Callable[..., Any], *arguments: Any, **named: Any
     if name == "replace":
         return _replace(text, *arguments, **named)
     if name == "join":
-        return _join(*arguments[:1], text)
+        return _join(arguments[0] if arguments else (), text)
     result = method(*arguments, **named)
     if isinstance(result, str):
         return meter().write(result)

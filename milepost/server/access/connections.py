@@ -33,7 +33,12 @@ RETRY_SECONDS = 5
 _UNSENT_BYTES = 16 * 1024
 _TCP_NOTSENT_LOWAT = getattr(socket, "TCP_NOTSENT_LOWAT", 25)  # Linux's number, which Python doesn't name
 
-_PHRASES = {408: "Request Timeout", 431: "Request Header Fields Too Large", 503: "Service Unavailable"}
+_PHRASES = {
+    400: "Bad Request",
+    408: "Request Timeout",
+    431: "Request Header Fields Too Large",
+    503: "Service Unavailable",
+}
 
 
 class GuardedConnection(HttpToolsProtocol):
@@ -45,6 +50,7 @@ class GuardedConnection(HttpToolsProtocol):
         super().__init__(*args, **kwargs)
         self._idle_since: float | None = None
         self._head_bytes = 0
+        self._unreported_bytes = 0
         self._stuck: tuple[int, float] | None = None
         self._has_asked = False
         self._closing_since: float | None = None
@@ -64,28 +70,44 @@ class GuardedConnection(HttpToolsProtocol):
             )
 
     def data_received(self, data: bytes) -> None:
-        """Read on, but no head without end."""
+        """Read on, but nothing without end."""
         if self.transport.is_closing():
             return
+        self._unreported_bytes += len(data)
         super().data_received(data)
-        if self._idle_since is None:
-            self._head_bytes = 0
-            return
-        self._head_bytes += len(data)
-        if self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
-            self._turn_away(
-                431, f"Headers must have at most {MAX_HEAD_BYTES} bytes.", ErrorCode.HEADERS_TOO_LARGE
-            )
+        if self._unreported_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
+            self._refuse_head()
+
+    def on_message_begin(self) -> None:
+        """The first byte of a request."""
+        self._head_bytes = self._unreported_bytes = 0
+        super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        """A part of the request's target."""
+        self._count(url)
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header, or a trailer behind the body."""
+        self._count(name + value)
+        super().on_header(name, value)
+
+    def on_body(self, body: bytes) -> None:
+        """A part of the body."""
+        self._unreported_bytes = 0
+        super().on_body(body)
 
     def on_headers_complete(self) -> None:
         """A request begins."""
         self._idle_since = None
-        self._head_bytes = 0
+        self._unreported_bytes = 0
         self._has_asked = True
         super().on_headers_complete()
 
     def on_response_complete(self) -> None:
         """A request has ended; another may come."""
+        self._head_bytes = 0
         if not self.pipeline:
             self._idle_since = self.loop.time()
         super().on_response_complete()
@@ -93,6 +115,8 @@ class GuardedConnection(HttpToolsProtocol):
     def shutdown(self) -> None:
         """The server stops: hang up when what is under way has ended."""
         super().shutdown()
+        if self._has_asked and self.cycle.more_body and not self.cycle.response_started:
+            self.transport.close()  # it would be refused when the rest of it came
         if self.transport.is_closing():
             # A client need not answer the end of TLS, and the loop would wait half a minute for it.
             self.loop.call_later(GOODBYE_SECONDS, self._end_closing)
@@ -107,7 +131,7 @@ class GuardedConnection(HttpToolsProtocol):
                 self._end_closing()
             return
         if self._idle_since is not None and now - self._idle_since > HEAD_SECONDS:
-            if self._head_bytes:
+            if self._head_bytes or self._unreported_bytes:
                 message = f"The head of a request must come within {HEAD_SECONDS:g} s."
                 self._turn_away(408, message, ErrorCode.HEAD_TIMEOUT)
             else:
@@ -140,8 +164,30 @@ class GuardedConnection(HttpToolsProtocol):
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.transport.abort()
 
+    def _count(self, part: bytes) -> None:
+        # The parser keeps what it has not told yet, and we keep what it has: both have an end.
+        self._unreported_bytes = 0
+        self._head_bytes += len(part)
+        if self._head_bytes > MAX_HEAD_BYTES:
+            raise _HeadTooLargeError  # which the parser makes its own, and `send_400_response` answers
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is no HTTP."""
+        if self._head_bytes > MAX_HEAD_BYTES:
+            self._refuse_head()
+        else:
+            self._turn_away(400, msg, ErrorCode.INVALID_HTTP)
+
+    def _refuse_head(self) -> None:
+        self._turn_away(
+            431, f"Headers must have at most {MAX_HEAD_BYTES} bytes.", ErrorCode.HEADERS_TOO_LARGE
+        )
+
     def _turn_away(self, status: int, message: str, code: ErrorCode) -> None:
-        """Answer without a request, and hang up."""
+        """Answer without a request, and hang up; in the middle of a reply hang up only."""
+        if self._has_asked and self.cycle.response_started and not self.cycle.response_complete:
+            self._reset()
+            return
         body = HttpError(status, message, code=code).body
         head = (
             f"HTTP/1.1 {status} {_PHRASES[status]}\r\nContent-Type: application/json\r\n"
@@ -149,6 +195,10 @@ class GuardedConnection(HttpToolsProtocol):
         )
         self.transport.write(head.encode() + body)
         self.transport.close()
+
+
+class _HeadTooLargeError(Exception):
+    """More than any client has to say before its body."""
 
 
 def guarded(config: ServerConfig) -> type[GuardedConnection]:

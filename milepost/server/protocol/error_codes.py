@@ -10,6 +10,7 @@ __all__ = ["ErrorCode"]
 class ErrorCode(enum.StrEnum):
     """Every ``code`` that the server sends; a word keeps its meaning for as long as the server exists."""
 
+    INVALID_HTTP = "invalid_http"  # 400: what came is no HTTP
     INVALID_JSON = "invalid_json"  # 400: the body is no JSON, or nested too deep
     INVALID_TYPE = "invalid_type"  # 400: a field is of another type
     INVALID_VALUE = "invalid_value"  # 400: a field is out of its range, or fields don't go together

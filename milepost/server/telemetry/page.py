@@ -19,6 +19,7 @@ from starlette.responses import Response
 
 from milepost import __version__
 from milepost.server.endpoints.reading import front_of
+from milepost.server.protocol.error_codes import ErrorCode
 from milepost.server.protocol.errors import HttpError
 from milepost.server.telemetry.history import SAMPLES, Moment
 
@@ -111,7 +112,7 @@ def _since(http: HttpRequest) -> int:
             400,
             f"since must be the number of a moment. Given: '{given}'.",
             param="since",
-            code="invalid_value",
+            code=ErrorCode.INVALID_VALUE,
         )
     return int(given)
 

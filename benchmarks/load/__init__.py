@@ -1,0 +1,1 @@
+"""Other people's load generators against ``milepost serve``."""
