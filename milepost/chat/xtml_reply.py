@@ -62,6 +62,7 @@ class XtmlReplyParser:
         self._content: list[str] = []
         self._reasoning: list[str] = []
         self._calls = CallLog()
+        self._thinks = channel == "think"
 
     def feed(self, output: RequestOutput) -> ReplyDelta:
         """Take the next output; returns what it adds to the reply."""
@@ -76,9 +77,20 @@ class XtmlReplyParser:
             content="".join(self._content),
             reasoning="".join(self._reasoning),
             tool_calls=self._calls.take(),
+            reasoning_tokens=self._count_reasoning(output),
         )
         self._content, self._reasoning = [], []
         return delta
+
+    def _count_reasoning(self, output: RequestOutput) -> int:
+        """Tokens of the think channel, which the first closing marker ends; text may lag behind them."""
+        if not self._thinks:
+            return 0
+        for count, token_id in enumerate(output.token_ids):
+            if token_id == self._markers.close:
+                self._thinks = False
+                return count
+        return len(output.token_ids)
 
     def _finish(self, output: RequestOutput) -> None:
         if self._call is None:
