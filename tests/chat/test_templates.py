@@ -331,10 +331,10 @@ def test_what_templates_rely_on(k3_tokenizer: Tokenizer) -> None:
         "{{ [3, 1] | sort | tojson(separators=(',', ':')) }}{{ {'b': 1, 'a': 2} | tojson(sort_keys=true) }}"
         "{{ {'a': [1]} | tojson(indent=2) }}{{ (messages + [messages[0]]) | length }}"
         "{% set x = 'abc' %}{{ x[::-1] }}{{ x.replace('b', '-') }}{{ x is string }}{{ none is none }}"
-        "{{ '%s-%d' % ('a', 3) }}{{ '{}!'.format(1) }}{{ undefined_one is defined }}{{ tools is none }}"
+        "{{ '<&' | e }}{{ '%s-%d' % ('a', 3) }}{{ '{}!'.format(1) }}{{ undefined_one is defined }}{{ tools is none }}"
     )
     assert rendered(k3_tokenizer, source, [user(" hi "), user("x")]) == (
-        'HI4b hi ,x[1,3]{"a": 2, "b": 1}{\n  "a": [\n    1\n  ]\n}3cbaa-cTrueTruea-31!FalseTrue'
+        'HI4b hi ,x[1,3]{"a": 2, "b": 1}{\n  "a": [\n    1\n  ]\n}3cbaa-cTrueTrue&lt;&amp;a-31!FalseTrue'
     )
 
 
