@@ -386,9 +386,20 @@ def test_a_large_head_that_comes_at_once_is_refused_with_a_reason(small: ServedE
     assert json.loads(reply.partition(b"\r\n\r\n")[2])["error"]["code"] == "headers_too_large"
 
 
-def test_what_is_no_http_is_told_so_in_json(small: ServedEngine) -> None:
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"hello\r\n\r\n",
+        b"GET http://[::bad HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET /\xff\xfe HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET http://a:99999999/ HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET /health HTTP/9.9\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+    ],
+)
+def test_what_is_no_http_is_told_so_in_json(small: ServedEngine, sent: bytes) -> None:
     with connected(small) as connection:
-        connection.sendall(b"hello\r\n\r\n")
+        connection.sendall(sent)
         reply = everything(connection)
     assert reply.startswith(b"HTTP/1.1 400 ")
     assert json.loads(reply.partition(b"\r\n\r\n")[2])["error"]["code"] == "invalid_http"

@@ -102,8 +102,8 @@ class GuardedConnection(HttpToolsProtocol):
         """A request begins."""
         self._idle_since = None
         self._unreported_bytes = 0
-        self._has_asked = True
         super().on_headers_complete()
+        self._has_asked = True
 
     def on_response_complete(self) -> None:
         """A request has ended; another may come."""
@@ -189,9 +189,10 @@ class GuardedConnection(HttpToolsProtocol):
             self._reset()
             return
         body = HttpError(status, message, code=code).body
+        again = f"Retry-After: {RETRY_SECONDS}\r\n" if status == 503 else ""
         head = (
             f"HTTP/1.1 {status} {_PHRASES[status]}\r\nContent-Type: application/json\r\n"
-            f"Content-Length: {len(body)}\r\nRetry-After: {RETRY_SECONDS}\r\nConnection: close\r\n\r\n"
+            f"Content-Length: {len(body)}\r\n{again}Connection: close\r\n\r\n"
         )
         self.transport.write(head.encode() + body)
         self.transport.close()
