@@ -70,6 +70,7 @@ def test_a_stream_that_nobody_reads_is_ended() -> None:
             assert (
                 served.metric('milepost:requests_total{endpoint="completions",finished_reason="abort"}') == 8
             )
+            assert served.metric('milepost:aborted_requests_total{cause="slow_reader"}') == 1
         assert served.call("/health").status == 200
 
 
