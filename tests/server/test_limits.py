@@ -372,6 +372,22 @@ def test_no_head_is_without_end_behind_a_request_that_runs(served: ServedEngine)
     served.wait_until_idle(2)
 
 
+@pytest.mark.parametrize("rest", [b"", b"nonsense\r\n"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_sends_its_next_request_early_and_leaves_is_missed_at_once(
+    served: ServedEngine, caplog: pytest.LogCaptureFixture, stream: bool, rest: bytes
+) -> None:
+    run_for_long(served)
+    body = json.dumps({"model": MODEL, "prompt": "a", "max_tokens": 900, "stream": stream}).encode()
+    request = head(Content_Length=str(len(body))).replace(CHAT.encode(), b"/v1/completions") + body
+    with connected(served) as connection:
+        connection.sendall(request + b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n" + rest)
+        time.sleep(0.3)
+    served.wait_until_idle(2)
+    assert served.front_is_idle()
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
 def send_for_ever(connection: socket.socket, data: bytes) -> None:
     for _ in range(2000):
         connection.sendall(data)
