@@ -142,11 +142,11 @@ def _parse_part(part: object, path: str) -> str:
 
 
 def _reasoning(message: Mapping[str, Any], path: str) -> str | None:
-    given = [
+    own, other = (
         _optional_string(message.get(field), f"{path}.{field}")
         for field in ("reasoning_content", "reasoning")
-    ]
-    return given[0] or given[1]
+    )
+    return own or other
 
 
 def _parse_calls(calls: object, path: str) -> tuple[ToolCall, ...]:

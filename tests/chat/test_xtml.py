@@ -48,6 +48,10 @@ def messages_of(prompt: EncodedPrompt, tokenizer: Tokenizer) -> list[str]:
     return [spelled(tokenizer, prompt.token_ids[a:b]) for a, b in itertools.pairwise(cuts)]
 
 
+def said(**fields: object) -> dict[str, Any]:
+    return {"role": "assistant", "content": "x", **fields}
+
+
 def user(content: object) -> dict[str, Any]:
     return {"role": "user", "content": content}
 
@@ -284,6 +288,8 @@ def test_every_turn_extends_the_prompt_before_it(
         ([{"role": ["user"], "content": "x"}], "messages[0].role", "must be one of"),
         ([user(None)], "messages[0].content", "must be a string or a list of text parts. Given: nothing"),
         ([user(3)], "messages[0].content", "Given: a number"),
+        ([said(reasoning_content={})], "messages[0].reasoning_content", "Given: an object"),
+        ([said(reasoning_content="a", reasoning=[])], "messages[0].reasoning", "Given: a list"),
         ([user({"type": "text"})], "messages[0].content", "Given: an object"),
         (
             [user("a"), user([{"type": "image_url", "image_url": {}}])],

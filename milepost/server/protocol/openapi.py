@@ -211,9 +211,14 @@ def _event(chunk: type[msgspec.Struct]) -> Schema:
         "type": "object",
         "properties": {
             "data": {
-                "type": "string",
-                # Not the standard's contentSchema: [DONE] is no JSON.
-                "x-content": {"anyOf": [_ref(chunk), _ref(ErrorBody)]},
+                "anyOf": [
+                    {"const": "[DONE]"},
+                    {
+                        "type": "string",
+                        "contentMediaType": "application/json",
+                        "contentSchema": {"anyOf": [_ref(chunk), _ref(ErrorBody)]},
+                    },
+                ]
             }
         },
         "required": ["data"],
