@@ -15,7 +15,7 @@ from tests.server.scripted_server import MODEL, ServedEngine
 
 MESSAGES: Any = [{"role": "user", "content": "hi"}]
 CHAT = {"messages": MESSAGES, "max_tokens": 1, "chat_template_kwargs": {"thinking": False}}
-UNDESCRIBED = {"/"}  # a page for people
+UNDESCRIBED = {"/", "/stats.json"}  # a page for people, and the numbers that it draws, its own affair
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +48,18 @@ def test_every_reference_leads_somewhere(described: Any) -> None:
     names = {reference.removeprefix("#/components/schemas/") for reference in references(described)}
     assert names <= set(described["components"]["schemas"])
     assert {"ErrorBody", "ChatCompletion", "ChatChunk", "ToolCallDeltaBody"} <= names
+
+
+def test_a_stream_s_events_are_those_described(shared: ServedEngine, described: Any) -> None:
+    """The last one's data is a bare word, which the others' form does not allow."""
+    answer = described["paths"]["/v1/chat/completions"]["post"]["responses"]["200"]
+    done, chunk = answer["content"]["text/event-stream"]["schema"]["properties"]["data"]["anyOf"]
+    assert done == {"const": "[DONE]"}
+    chunks = shared.events("/v1/chat/completions", CHAT | {"stream": True})
+    known = described["components"]["schemas"]["ChatChunk"]["properties"]
+    assert chunk["contentSchema"]["anyOf"][0] == {"$ref": "#/components/schemas/ChatChunk"}
+    assert chunks
+    assert all(set(one) <= set(known) for one in chunks)
 
 
 def test_every_error_code_is_described(described: Any) -> None:
