@@ -89,13 +89,17 @@ class Script:
 
 
 class PacedExecutor(ScriptedExecutor):
-    """A scripted executor whose steps can take time, and can fail the next request that comes."""
+    """A scripted executor whose steps can take time; the next request can fail, or break its steps."""
 
     seconds = 0.0
     fail_next: str | None = None
+    break_next_request = False
 
     def run(self, batch: Batch) -> BatchResult:
         time.sleep(self.seconds)
+        if self.break_next_request and batch.new_requests:
+            self.break_steps(batch.new_requests[0].request_id)
+            self.break_next_request = False
         if self.fail_next is not None and batch.rows:
             self.fail_request(batch.rows[0].request_id, self.fail_next)
             self.fail_next = None

@@ -89,6 +89,10 @@ async def exchange(url: str, asked: Asked, tally: Tally) -> None:
         if head.status in REFUSALS:
             await connection.whole(head)
             tally.ends[f"refused {head.status}"] += 1
+        elif head.status == 504 and "timeout" in asked.body:
+            await connection.whole(head)
+            tally.ends["refused 504"] += 1
+            tally.left_choices += asked.num_choices
         elif head.status != 200:
             tally.fault(asked, f"status {head.status}: {(await connection.whole(head))[:300]!r}")
         elif asked.body.get("stream"):

@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.soak.traffic import CHAT, COMPLETIONS, OPTIONS, option_bodies, random_request
 
-__all__ = ["PROBES", "ask", "ask_all", "options_served", "probes"]
+__all__ = ["PROBES", "ask", "ask_all", "cached_tokens", "options_served", "probes"]
 
 PROBES = 16
 SECONDS = 120
@@ -32,20 +32,31 @@ def probes(served: set[str]) -> list[tuple[str, dict[str, Any]]]:
 
 
 def ask(url: str, path: str, body: dict[str, Any]) -> list[Any]:
-    """A request's replies: of each choice the text or message, why it ended, and its log-probabilities.
+    """A request's replies: of each choice the text or message, and why it ended.
 
     Raises:
         AssertionError: an error status, with the body.
     """
+    choices = _reply(url, path, body)["choices"]
+    return [[choice.get("text", choice.get("message")), choice["finish_reason"]] for choice in choices]
+
+
+def cached_tokens(url: str, path: str, body: dict[str, Any]) -> int:
+    """How much of a request's prompt was cached."""
+    return int(_reply(url, path, body)["usage"]["prompt_tokens_details"]["cached_tokens"])
+
+
+def _reply(url: str, path: str, body: dict[str, Any]) -> dict[str, Any]:
     request = urllib.request.Request(
         url + path, data=json.dumps(body).encode(), headers={"Content-Type": "application/json"}
     )
     try:
         with urllib.request.urlopen(request, timeout=SECONDS) as reply:
-            choices = json.load(reply)["choices"]
+            answer: dict[str, Any] = json.load(reply)
+            return answer
     except urllib.error.HTTPError as error:
-        raise AssertionError(f"{path} {body}: {error.code} {error.read()!r}") from error
-    return [[choice.get("text", choice.get("message")), choice["finish_reason"]] for choice in choices]
+        with error:
+            raise AssertionError(f"{path} {body}: {error.code} {error.read()!r}") from error
 
 
 def ask_all(url: str, asked: list[tuple[str, dict[str, Any]]], *, at_once: int) -> list[list[Any]]:

@@ -21,7 +21,7 @@ import pytest
 from milepost.cli.shipped_model import shipped_model
 from tests.repository.paths import ROOT
 from tests.soak.probes import PROBES, ask_all, options_served, probes
-from tests.soak.traffic import MODEL, OPTIONS
+from tests.soak.traffic import LEAVES, MODEL, OPTIONS
 from tests.soak.watched import Sample, Watched, percentile
 
 CLIENTS = 200
@@ -100,7 +100,7 @@ def soak(seconds: float) -> dict[str, Any]:
         report["log"] = watched.log[1:]
         return report
     finally:
-        watched.process.kill()
+        watched.kill()
 
 
 def server_side(before: Sample, after: Sample) -> dict[str, Any]:
@@ -125,8 +125,12 @@ def server_side(before: Sample, after: Sample) -> dict[str, Any]:
 def require_sound(report: dict[str, Any]) -> None:
     """Everything that must hold of a soak."""
     clients, server = report["clients"], report["server"]
+    assert not report["not_served"]
     assert not clients["num_faults"], "\n".join(clients["faults"])
-    assert clients["ends"]["complete"] > CLIENTS, "the load was none"
+    # All kinds of ends were there, and enough of them.
+    assert clients["ends"]["complete"] > CLIENTS
+    assert {"an error event", "refused 504", *(f"left {where}" for where in LEAVES)} <= clients["ends"].keys()
+    assert {"stop", "length", "deadline_exceeded"} <= clients["finish_reasons"].keys()
     # Each request of the server is one that a client saw end, or that its client left.
     ended = sum(server["ended"].values())
     seen = clients["ended_choices"] + report["probe_choices"]
@@ -153,8 +157,8 @@ def written(report: dict[str, Any]) -> dict[str, Any]:
     return report
 
 
-def test_some_seconds_of_everything() -> None:
-    require_sound(written(soak(30)))
+def test_a_minute_of_everything() -> None:
+    require_sound(written(soak(40)))
 
 
 @pytest.mark.soak

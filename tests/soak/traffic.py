@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["MODEL", "OPTIONS", "Asked", "option_bodies", "random_request"]
+__all__ = ["LEAVES", "MODEL", "OPTIONS", "Asked", "option_bodies", "random_request"]
 
 MODEL = "soak"
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
@@ -51,6 +51,8 @@ OPTIONS: dict[str, tuple[str, float, dict[str, Any]]] = {
     ),
     "timeout": ("", 0.1, {"timeout": 0.4}),
 }
+# Pairs that no request may have both of.
+EXCLUSIVE = (("json", "schema"), ("echo", "logprobs"))
 
 
 @dataclass(frozen=True)
@@ -98,8 +100,9 @@ def random_request(draw: random.Random, served: set[str]) -> Asked:
         for name, (only, share, _) in OPTIONS.items()
         if name in served and only in ("", path) and draw.random() < share
     }
-    if {"json", "schema"} <= chosen:
-        chosen.remove("schema")
+    for one, other in EXCLUSIVE:
+        if {one, other} <= chosen:
+            chosen.remove(other)
     for name in sorted(chosen):
         body |= OPTIONS[name][2]
     if body.get("min_tokens", 0) > body["max_tokens"]:

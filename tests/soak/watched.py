@@ -11,7 +11,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from tests.repository.paths import ROOT
@@ -73,7 +73,8 @@ class Watched:
 
     process: subprocess.Popen[bytes]
     url: str
-    log: list[str] = field(default_factory=list)
+    log: list[str]
+    reader: threading.Thread
 
     @classmethod
     def start(cls, model: Path, name: str, *options: str) -> Watched:
@@ -92,18 +93,20 @@ class Watched:
 
         def read() -> None:
             assert process.stderr is not None
-            for line in process.stderr:
-                log.append(line.decode(errors="replace"))
-                if match := re.search(r"(http://[\w.]+:\d+)/v1", log[-1]):
-                    found.append(match[1])
-                    answers.set()
+            with process.stderr as lines:
+                for line in lines:
+                    log.append(line.decode(errors="replace"))
+                    if match := re.search(r"(http://[\w.]+:\d+)/v1", log[-1]):
+                        found.append(match[1])
+                        answers.set()
             answers.set()
 
-        threading.Thread(target=read, daemon=True).start()
+        reader = threading.Thread(target=read, daemon=True)
+        reader.start()
         if not answers.wait(START_SECONDS) or not found:
             process.kill()
             raise RuntimeError(f"milepost serve did not start: {''.join(log)}")
-        return cls(process, found[0], log)
+        return cls(process, found[0], log, reader)
 
     def scrape(self) -> Sample:
         """Its metrics now."""
@@ -112,12 +115,6 @@ class Watched:
             for line in reply.read().decode().splitlines():
                 if not line.startswith("#"):
                     sample, _, value = line.rpartition(" ")
-                    sample = (
-                        sample.replace("milepost_running_requests", "milepost:num_requests_running")
-                        .replace("milepost_waiting_requests", "milepost:num_requests_waiting")
-                        .replace("finish_reason=", "finished_reason=")
-                        .replace("milepost_", "milepost:")
-                    )  # TEMPORARY
                     values[sample] = float(value)
         return Sample(values)
 
@@ -140,5 +137,10 @@ class Watched:
         try:
             return self.process.wait(seconds)
         finally:
-            self.process.kill()
-            self.process.wait()
+            self.kill()
+
+    def kill(self) -> None:
+        """End it at once, as the system would for want of memory. Safe to call twice."""
+        self.process.kill()
+        self.process.wait()
+        self.reader.join()
