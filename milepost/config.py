@@ -87,6 +87,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             restart, behind a `host_cache`; None for none.
         cache_key: the secret behind the prefix keys, 16 to 64 bytes in hexadecimal; None takes the disk
             cache's own, or draws one a process.
+        chat_template: a file with a Hugging Face chat template, in place of the model's own form.
+        reply_parser: how replies to a template's prompts mark their parts: "plain", "think-tags", "hermes",
+            or several joined by "+".
         wait_for_leaders: whether a request waits for a snapshot that another one is computing right now.
 
     Raises:
@@ -115,6 +118,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     host_cache: int | str | None = None
     disk_cache: str | None = None
     cache_key: str | None = None
+    chat_template: str | None = None
+    reply_parser: str | None = None
     wait_for_leaders: bool = True
 
     def __post_init__(self) -> None:
@@ -149,7 +154,14 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             if any("\ud800" <= char <= "\udfff" for char in self.served_model_name):
                 raise ConfigError(f"served_model_name must be UTF-8. Given: {self.served_model_name!r}.")
         _flag("check_states", self.check_states)
+        self._check_chat()
         self._check_cache()
+
+    def _check_chat(self) -> None:
+        # What they may hold is known to `milepost.chat`, which is asked before any weight is read.
+        for name in ("chat_template", "reply_parser"):
+            if getattr(self, name) is not None:
+                _text(name, getattr(self, name))
 
     def _check_cache(self) -> None:
         _flag("prefix_cache", self.prefix_cache)

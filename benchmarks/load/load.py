@@ -72,7 +72,7 @@ def _run(generator: Generator, python: Path, port: int, tokenizer: Path, asked: 
         done = subprocess.run(
             command,
             cwd=out,
-            env=environment() | {"HF_HUB_OFFLINE": "1"},
+            env=environment(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from milepost.chat.text_pieces import without_surrogates
 from milepost.errors import RequestError
 from milepost.grammar import texts
 from milepost.grammar.texts import Piece
@@ -187,7 +188,7 @@ def _text(branches: Sequence[Mapping[str, Any]]) -> Piece | None:
     for schema in branches:
         if "const" in schema or isinstance(schema.get("enum"), Sequence):
             given = [schema["const"]] if "const" in schema else schema["enum"]
-            patterns += [re.escape(option) for option in given if isinstance(option, str)]
+            patterns += [re.escape(without_surrogates(option)) for option in given if isinstance(option, str)]
         elif isinstance(schema.get("pattern"), str) and not _NOT_REGULAR.search(schema["pattern"]):
             # Where there are lengths too the pattern counts: a text can be held to one of them.
             patterns.append(_unanchored(schema["pattern"]))

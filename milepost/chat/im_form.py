@@ -22,6 +22,7 @@ from milepost.chat.im_reply import ImReplyParser, ToolMarkers
 from milepost.chat.messages import Message, Role, ToolCall, parse_messages
 from milepost.chat.reply import PlainReplyParser, ReplyParser
 from milepost.chat.response_format import ContentForm, parse_content_form
+from milepost.chat.text_pieces import without_surrogates
 from milepost.chat.tokenizer import Tokenizer
 from milepost.chat.tool_results import in_call_order
 from milepost.chat.tools import Function, ToolUse, parse_tool_use
@@ -198,7 +199,7 @@ def _call(function: Function, markers: ToolMarkers, *, forced: bool) -> Piece:
         raise RequestError(f"{function.path} can't be held to: {error}", param=function.path) from None
     return texts.sequence(
         texts.token(markers.call_begin),
-        texts.literal(f"functions.{function.name}:"),
+        texts.literal(f"functions.{without_surrogates(function.name)}:"),
         texts.nested(_NUMBER),
         texts.token(markers.argument_begin),
         texts.nested(arguments),

@@ -142,8 +142,11 @@ def _parse_part(part: object, path: str) -> str:
 
 
 def _reasoning(message: Mapping[str, Any], path: str) -> str | None:
-    field = "reasoning_content" if message.get("reasoning_content") else "reasoning"
-    return _optional_string(message.get(field), f"{path}.{field}")
+    own, other = (
+        _optional_string(message.get(field), f"{path}.{field}")
+        for field in ("reasoning_content", "reasoning")
+    )
+    return own or other
 
 
 def _parse_calls(calls: object, path: str) -> tuple[ToolCall, ...]:

@@ -27,11 +27,20 @@ __all__ = ["PlainReplyParser", "ReleasedText", "Reply", "ReplyDelta", "ReplyPars
 
 
 class ReplyDelta(msgspec.Struct, frozen=True, kw_only=True):
-    """What one `RequestOutput` adds to a reply."""
+    """What one `RequestOutput` adds to a reply.
+
+    Attributes:
+        content: of the reply, next.
+        reasoning: that comes before the reply, next.
+        tool_calls: what is added to calls.
+        reasoning_tokens: how many of the output's tokens were drawn while the model thought; None where the
+            form does not tell by tokens.
+    """
 
     content: str = ""
     reasoning: str = ""
     tool_calls: tuple[ToolCallDelta, ...] = ()
+    reasoning_tokens: int | None = None
 
     def __bool__(self) -> bool:
         """Whether it adds anything."""

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 
 from milepost.chat.argument_schemas import ArgumentSet, Value, argument_set, values_of
 from milepost.chat.response_format import ContentForm
+from milepost.chat.text_pieces import without_surrogates
 from milepost.chat.tools import Function, ToolUse
 from milepost.chat.xtml_reply import XtmlMarkers
 from milepost.chat.xtml_writer import escaped
@@ -83,7 +84,7 @@ class XtmlGrammar:
         arguments = argument_set(function.parameters if held else {})
         return sequence(
             self._tags.open,
-            literal(f'call tool="{escaped(function.name)}" index="'),
+            literal(f'call tool="{_spelled(function.name)}" index="'),
             nested(_NUMBER),
             literal('"'),
             self._tags.sep,
@@ -109,10 +110,15 @@ class _Tags:
 
     def argument(self, name: str | None, values: Sequence[Value]) -> Piece:
         """One argument; of any name when it is None."""
-        key = nested(_ATTRIBUTE) if name is None else literal(escaped(name))
+        key = nested(_ATTRIBUTE) if name is None else literal(_spelled(name))
         forms = (sequence(literal(f'" type="{value.kind}"'), self.sep, value.piece) for value in values)
         start = (literal('argument key="'), *([] if name == "" else [key]))
         return sequence(self.open, *start, either(*forms), self.closing("argument"))
+
+
+def _spelled(value: str) -> str:
+    """An attribute's value as the model was shown it."""
+    return escaped(without_surrogates(value))
 
 
 class _Rules:

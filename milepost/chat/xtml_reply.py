@@ -62,6 +62,7 @@ class XtmlReplyParser:
         self._content: list[str] = []
         self._reasoning: list[str] = []
         self._calls = CallLog()
+        self._thinks = channel == "think"
 
     def feed(self, output: RequestOutput) -> ReplyDelta:
         """Take the next output; returns what it adds to the reply."""
@@ -76,9 +77,20 @@ class XtmlReplyParser:
             content="".join(self._content),
             reasoning="".join(self._reasoning),
             tool_calls=self._calls.take(),
+            reasoning_tokens=self._count_reasoning(output),
         )
         self._content, self._reasoning = [], []
         return delta
+
+    def _count_reasoning(self, output: RequestOutput) -> int:
+        """Tokens of the think channel, which the first closing marker ends; text may lag behind them."""
+        if not self._thinks:
+            return 0
+        for count, token_id in enumerate(output.token_ids):
+            if token_id == self._markers.close:
+                self._thinks = False
+                return count
+        return len(output.token_ids)
 
     def _finish(self, output: RequestOutput) -> None:
         if self._call is None:
@@ -132,8 +144,9 @@ class XtmlReplyParser:
             self._close_tag("call")
             self._call = _CallWriter(self._calls, tag.attributes.get("tool", ""))
         elif tag.name in ("argument", "json") and self._call is not None:
-            self._close_tag("argument")
-            self._close_tag("json")
+            while self._open_tags[-1].name != "call":  # one that was left open
+                self._open_tags.pop()
+            self._call.close()
             self._call.open(tag)
         self._open_tags.append(tag)
 
@@ -208,7 +221,8 @@ class _CallWriter:
 
     def cut(self) -> None:
         """The reply ends in the middle of the call: what there is of a literal is shown as it is."""
-        self._log.add("".join(self._literal) if self._kind not in (None, "string", "json") else "")
+        if self._kind not in (None, "string", "json"):
+            self._log.add("".join(self._literal).lstrip(_JSON_SPACE))
         self._kind = None
 
 

@@ -23,7 +23,7 @@ from milepost.errors import ConfigError
 
 __all__ = ["DISK_CACHE", "NO_FILE", "PATHS", "ConfigFile", "read_config_file", "tables"]
 
-PATHS = ("model", "api_keys", "tls_cert", "tls_key")
+PATHS = ("model", "chat_template", "api_keys", "tls_cert", "tls_key")
 """Fields that name a file or a folder."""
 
 DISK_CACHE = "disk_cache"

@@ -175,6 +175,18 @@ _ENGINE_OPTIONS = {
         default=None,
         help="Wait for a prefix that another request computes right now.  [default: on]",
     ),
+    "chat_template": click.option(
+        "--chat-template",
+        metavar="FILE",
+        type=click.Path(),
+        help="A Hugging Face chat template instead of the model's own form.",
+    ),
+    "reply_parser": click.option(
+        "--reply-parser",
+        metavar="FORM",
+        help="How replies to the template's prompts mark their parts: plain, think-tags, hermes, or some "
+        "joined by +.  [default: plain]",
+    ),
 }
 
 _RUNNER_OPTIONS = (

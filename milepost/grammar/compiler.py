@@ -41,7 +41,7 @@ _LIMITS = LLParserLimits(
 # The model picks how forced text is tokenised, as for all other text. The alternative asks the tokenizer for
 # it in every step, with as much text as a user's grammar forces.
 _OPTIONS = '\n%llguidance {"no_forcing": true}\n'
-_WORN = "LexerTooComplex"
+_WORN = "lexer error"  # begins the error of a lexer that is over a limit
 _EXCERPT = re.compile(r"^\s*\d* ?\|", re.MULTILINE)
 _PLACE = re.compile(r"^(?:at )?(\d+)\(\d+\): ")
 
@@ -85,10 +85,10 @@ class Matcher:
         Raises:
             ExecutionError: the grammar went over a limit, or leaves no token at all.
         """
-        bits = self._matcher.compute_bitmask()
+        bits = _bits(self._matcher)
         if self._matcher.is_error():
             self._start_anew()
-            bits = self._matcher.compute_bitmask()
+            bits = _bits(self._matcher)
             if self._matcher.is_error():
                 raise ExecutionError(f"The reply's grammar can't go on: {_words(self._matcher.get_error())}.")
         mask = self._compiler.drawable(bits)
@@ -104,9 +104,9 @@ class Matcher:
         Raises:
             ExecutionError: the mask does not allow it, or the grammar went over a limit.
         """
-        if not self._matcher.consume_token(token_id):
+        if not _takes(self._matcher, token_id):
             self._start_anew()
-            if not self._matcher.consume_token(token_id):
+            if not _takes(self._matcher, token_id):
                 words = _words(self._matcher.get_error())
                 raise ExecutionError(f"The reply's grammar does not take token {token_id}: {words}.")
         self._taken.append(token_id)
@@ -117,7 +117,7 @@ class Matcher:
         Copies share their lexer, which remembers all that any of them has seen, up to a limit. A reply must
         not fail for what others have spelled.
         """
-        if self._is_own or self._matcher.stop_reason() != _WORN:
+        if self._is_own or not self._matcher.get_error().startswith(_WORN):
             return
         self._compiler.forget(self._grammar)
         fresh = self._compiler.compile(self._grammar)
@@ -147,6 +147,12 @@ class GrammarCompiler:
         self._lock = threading.Lock()  # of what is kept, and never held for long
         self._compiling = threading.Lock()  # one grammar at a time is compiled for a check
 
+    @property
+    def num_kept(self) -> int:
+        """Grammars that are ready, or known to be wrong."""
+        with self._lock:
+            return len(self._kept)
+
     def check(self, grammar: Grammar, *, param: str | None = "grammar") -> None:
         """Refuse what can't be compiled or spells nothing; takes milliseconds, seldom more than a second.
 
@@ -159,6 +165,10 @@ class GrammarCompiler:
         Raises:
             RequestError: with the compiler's own words.
         """
+        if not self._stop_token_ids:
+            raise RequestError(
+                "This model has no token that ends a reply, so it takes no grammar.", param=param
+            )
         kept = self._lookup(grammar)
         if kept is None:
             try:
@@ -195,9 +205,9 @@ class GrammarCompiler:
             if self._kept.pop(grammar.lark, None) is not None:
                 self._kept_chars -= len(grammar.lark)
 
-    def drawable(self, bits: bytes) -> Mask:
+    def drawable(self, bits: NDArray[np.uint8]) -> Mask:
         """One bit a token of the table as [vocab] bool, without ids that stand for nothing."""
-        known = np.frombuffer(bits, np.uint8)[: self._known_bits.size] & self._known_bits
+        known = bits[: self._known_bits.size] & self._known_bits
         return np.unpackbits(known, count=self._vocab_size, bitorder="little").view(np.bool_)
 
     def _try(self, grammar: Grammar) -> LLMatcher | str:
@@ -207,7 +217,7 @@ class GrammarCompiler:
             return _reason(start)
         # The copy goes a step, and its lexer is the start's: the first reply finds it warm.
         first = start.deep_copy()
-        bits = first.compute_bitmask()
+        bits = _bits(first)
         if first.is_error():
             return _reason(first)
         return start if self.drawable(bits).any() else "there is no token that it could begin with"
@@ -235,7 +245,9 @@ class GrammarCompiler:
             if self._tokenizer is None:
                 table = _Table(self._vocabulary, self._vocab_size, self._stop_token_ids)
                 self._known_bits = np.packbits([bool(word) for word in table.tokens], bitorder="little")
-                self._tokenizer = LLTokenizer(TokenizerWrapper(table), eos_token=list(self._stop_token_ids))
+                self._tokenizer = LLTokenizer(
+                    TokenizerWrapper(table), eos_token=list(self._stop_token_ids) or None
+                )
             return self._tokenizer
 
 
@@ -253,12 +265,22 @@ class _Table:
         self.special_token_ids = [
             token_id for token_id, name in enumerate(names) if name is not None or token_id in stops
         ]
-        self.eos_token_id = stop_token_ids[0]
+        self.eos_token_id = min(stops, default=0)
         self.bos_token_id = None
 
     def __call__(self, text: str | bytes) -> list[int]:
         """Tokens of a forced text; never needed, as nothing is forced."""
         raise NotImplementedError
+
+
+def _bits(matcher: LLMatcher) -> NDArray[np.uint8]:
+    """Which tokens of the table may come next, one bit a token, the lowest first."""
+    return np.frombuffer(matcher.compute_bitmask(), np.uint8)
+
+
+def _takes(matcher: LLMatcher, token_id: int) -> bool:
+    """Let a token pass. One that ends the reply too early only shows in the matcher's state."""
+    return matcher.consume_token(token_id) and not matcher.is_error()
 
 
 def _reason(failed: LLMatcher) -> str:

@@ -50,8 +50,9 @@ __all__ = [
 
 _PLAIN = frozenset(ascii_letters + digits + " _")  # mean nothing else in a regular expression
 _ANY_TEXT = "/(?s:.*)/"
-# JSON may be laid out in lines, but a model that has lost its thread must not go on with spaces for ever.
-_JSON_WHITESPACE = "[\\x20\\x0A\\x0D\\x09]{1,40}"
+# JSON may be laid out in lines, but a model that has lost its thread must not go on with spaces for ever: one
+# space, or a new line and what indents it.
+_JSON_WHITESPACE = "( |\\x0D?\\x0A[\\x20\\x09]{0,32})"
 _JSON_OPTIONS = "x-guidance"  # llguidance's key for options inside a schema
 
 
@@ -94,7 +95,7 @@ def json_schema(schema: Mapping[str, object] | bool, *, lenient: bool = False) -
         )
     fields[_JSON_OPTIONS] = {"whitespace_pattern": _JSON_WHITESPACE} | ({"lenient": True} if lenient else {})
     try:
-        text = json.dumps(fields, allow_nan=False)
+        text = json.dumps(fields, allow_nan=False).replace("&", "\\u0026")  # as in `literal`
     except (TypeError, ValueError, RecursionError) as error:
         raise RequestError(f"A JSON schema must be JSON ({error}).", param="json_schema") from None
     return grammar(Piece(f"%json {text}"))
@@ -166,8 +167,8 @@ def literal(text: str) -> Piece:
         RequestError: it is no Unicode text.
     """
     _require_text("A literal", text, None)
-    # JSON's escapes are Lark's. Behind U+007E everything is escaped too.
-    return Piece(json.dumps(text).replace("\x7f", "\\u007f"))
+    # JSON's escapes are Lark's. Behind U+007E everything is escaped too; & would look like Lark's "and".
+    return Piece(json.dumps(text).replace("\x7f", "\\u007f").replace("&", "\\u0026"))
 
 
 def free_text() -> Piece:

@@ -241,6 +241,8 @@ class LLM:
                 raise RequestError("Give a grammar or a content_grammar. Given: both.", param="grammar")
             options = msgspec.structs.replace(options, content_grammar=sampling.grammar)
         prompt = encoding.encode(messages, options)
+        if options.content_grammar is not None and prompt.grammar is None:
+            raise RequestError("This model's chat encoding takes no grammar.", param="grammar")
         sampling = msgspec.structs.replace(sampling, grammar=prompt.grammar)
         return self._request(prompt, sampling, cache_salt), encoding.reply_parser(prompt)
 

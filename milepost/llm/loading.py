@@ -48,7 +48,7 @@ class LoadedEngine:
     Attributes:
         engine: the step loop; close it when done.
         tokenizer: the checkpoint's.
-        encoding: the chat encoding of the model's family.
+        encoding: the chat encoding of the model's family, or of the template that was given.
         grammars: compiles the grammars of requests; check one with it before its request is submitted.
         layout: how states and KV lie in pages.
         config: the engine's numbers.
@@ -82,7 +82,13 @@ def load_engine(
     folder = Path(config.model)
     spec = read_model_spec(folder)
     tokenizer = load_tokenizer(folder, model_vocab_size=spec.vocab_size)
-    encoding = chat_encoding(spec.family.value, tokenizer)
+    encoding = chat_encoding(
+        spec.family.value,
+        tokenizer,
+        folder,
+        template=config.chat_template,
+        reply_parser=config.reply_parser,
+    )
     stops = tuple(dict.fromkeys(spec.stop_token_ids + encoding.stop_token_ids))
     grammars = GrammarCompiler(tokenizer, vocab_size=spec.vocab_size, stop_token_ids=stops)
     layout = named_layout(config.layout, spec, **config.layout_options())

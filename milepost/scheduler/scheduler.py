@@ -306,6 +306,9 @@ class Scheduler:
         counts = self._pool.counts()
         if held != counts.leased - counts.receiving:
             raise InvariantError(f"sequences hold {held} pages, the pool says {self._pool.counts()}")
+        states = sum(len(pages_of(sequence).state_table) for sequence in self._roster.running)
+        if states != self.stats().live_state_pages:
+            raise InvariantError(f"{states} pages hold states of running requests")
         if len(self._roster.running) > self._config.max_num_seqs:
             raise InvariantError(f"{len(self._roster.running)} requests run")
         self._roster.check()

@@ -30,7 +30,7 @@ from milepost.server.protocol.error_codes import ErrorCode
 from milepost.server.protocol.errors import HttpError, error_response, to_http_error
 from milepost.server.services import Services
 from milepost.server.streaming import ClientDisconnectedError
-from milepost.server.telemetry.exchanges import note_refusal
+from milepost.server.telemetry.calls import note_refusal
 from milepost.server.telemetry.page import page, stats_json
 
 __all__ = ["create_app"]
@@ -88,8 +88,8 @@ def _middleware(services: Services, keeper: Gatekeeper) -> list[Middleware]:
         CORSMiddleware,
         allow_origins=config.cors_origins,
         allow_methods=["GET", "POST"],
-        allow_headers=["Authorization", "Content-Type"],
-        expose_headers=["Retry-After"],
+        allow_headers=["*"],  # clients bring headers of their own, such as x-stainless-lang
+        expose_headers=["Retry-After", "X-Request-Id"],
     )
     return [cors, gate]
 
@@ -104,7 +104,7 @@ class _App(Starlette):
             return
         front = self.state.front
         assert isinstance(front, Front)
-        await front.telemetry.exchanges.serve(super().__call__, scope, receive, send)
+        await front.telemetry.calls.serve(super().__call__, scope, receive, send)
 
 
 def _page_routes(services: Services) -> list[Route]:

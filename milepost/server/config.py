@@ -86,6 +86,14 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
                 raise ConfigError(f"{name} must be {limit} seconds. Given: {seconds}.")
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ConfigError("tls_cert and tls_key go together: the certificate chain and its key.")
+        self._check_telling()
+
+    def _check_telling(self) -> None:
+        if self.otlp_endpoint is not None and not self.otlp_endpoint.startswith(("http://", "https://")):
+            raise ConfigError(
+                "otlp_endpoint must be an http:// or https:// address, such as "
+                f"http://localhost:4318/v1/traces. Given: {self.otlp_endpoint!r}."
+            )
         if self.log_level not in LOG_LEVELS:
             raise ConfigError(one_of("log_level", self.log_level, LOG_LEVELS))
         if self.log_format not in LOG_FORMATS:

@@ -64,6 +64,14 @@ class Front:
         if self.services.engine.failure is not None:
             raise EngineStoppedError(f"{self.services.engine.failure} Restart the server.")
 
+    def check_room(self, tenant: Tenant) -> None:
+        """Refuse what `submit_all` would refuse for any request, before its prompt costs anything.
+
+        Raises:
+            HttpError: 429 when the tenant or the server has enough to do.
+        """
+        self._admission.check(tenant, 1)
+
     def submit(
         self,
         request: Request,
@@ -105,11 +113,11 @@ class Front:
         bound = [tenant.bound(request) for request in requests]
         for request in bound:
             self.services.engine.limits.validate(request)
-        self._admission.check(tenant, bound)
+        self._admission.check(tenant, len(bound))
         streams: list[OutputStream] = []
         try:
             for request in bound:
-                with self.telemetry.exchanges.submitting(request):
+                with self.telemetry.calls.submitting(request):
                     stream = self.services.engine.submit(request)
                 streams.append(stream)
         except BaseException:
@@ -135,6 +143,8 @@ class Front:
             self._running.remove(run)
             self._admission.ended(run.tenant)
             self.metrics.request_ended(run.endpoint, reason)
+            if run.expired:
+                self.metrics.aborted("deadline")
 
 
 class _Deadline:
@@ -179,6 +189,7 @@ class Run:
         request_id: the engine's name for it.
         tenant: whose it is.
         endpoint: whose it is, for metrics.
+        expired: whether it was aborted at its deadline.
     """
 
     def __init__(
@@ -199,7 +210,7 @@ class Run:
         self._deadline = deadline
         self._waiting = True
         self._over = False
-        self._expired = False
+        self.expired = False
         self._timer: asyncio.TimerHandle | None = None
         if deadline is not None:
             seconds = max(0.0, deadline.at - time.monotonic())
@@ -212,7 +223,7 @@ class Run:
         try:
             output = await anext(self._stream)
         except StopAsyncIteration:
-            if self._expired and self._deadline is not None:
+            if self.expired and self._deadline is not None:
                 raise deadline_exceeded(self._deadline.seconds) from None
             raise
         self._note(output)
@@ -231,7 +242,7 @@ class Run:
 
     def _expire(self) -> None:
         # Not left to whoever reads: it may wait for a client that does not.
-        self._expired = not self._over
+        self.expired = not self._over
         self.close()
 
     def _note(self, output: RequestOutput) -> None:

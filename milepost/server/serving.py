@@ -165,5 +165,5 @@ class DrainingServer(uvicorn.Server):
     def _sweep(self) -> None:
         now = asyncio.get_running_loop().time()
         for connection in list(self.server_state.connections):
-            if isinstance(connection, GuardedConnection):
-                connection.sweep(now)
+            if isinstance(connection, GuardedConnection) and connection.sweep(now):
+                self._front.metrics.aborted("slow_reader")

@@ -36,6 +36,13 @@ IM_SPECIALS = {
     10: "<|im_system|>",
     17: "<|im_middle|>",
 }
+IM_TOOL_SPECIALS = IM_SPECIALS | {
+    11: "<|tool_calls_section_begin|>",
+    12: "<|tool_calls_section_end|>",
+    13: "<|tool_call_begin|>",
+    14: "<|tool_call_argument_begin|>",
+    15: "<|tool_call_end|>",
+}
 
 
 def pieces() -> list[bytes]:
@@ -119,3 +126,9 @@ def k3_tokenizer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
 def im_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
     """Kimi-Linear's specials over the small vocabulary."""
     return load_tokenizer(write_tiktoken(tmp_path_factory.mktemp("im"), IM_SPECIALS))
+
+
+@pytest.fixture(scope="session")
+def im_tool_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    """Kimi-Linear's specials, those of tools among them."""
+    return load_tokenizer(write_tiktoken(tmp_path_factory.mktemp("im-tools"), IM_TOOL_SPECIALS))

@@ -103,7 +103,8 @@ class Drawn:
     def open(self, tag: str, **attributes: str) -> Drawn:
         self.marker("<|open|>").text(tag)
         for key, value in attributes.items():
-            self.text(f" {key}", '="', value, '"')
+            escaped = value.replace("&", "&amp;").replace('"', "&quot;")
+            self.text(f" {key}", '="', escaped, '"')
         return self.marker("<|sep|>")
 
     def close(self, tag: str) -> Drawn:

@@ -48,6 +48,10 @@ def messages_of(prompt: EncodedPrompt, tokenizer: Tokenizer) -> list[str]:
     return [spelled(tokenizer, prompt.token_ids[a:b]) for a, b in itertools.pairwise(cuts)]
 
 
+def said(**fields: object) -> dict[str, Any]:
+    return {"role": "assistant", "content": "x", **fields}
+
+
 def user(content: object) -> dict[str, Any]:
     return {"role": "user", "content": content}
 
@@ -131,6 +135,48 @@ def test_tools_come_first_then_effort_and_the_choice_comes_last(
         f"`tool_choice=required`.\nYou MUST call tools in the next message.{END}"
     )
     assert rest == choice + prefix
+
+
+def test_what_is_asked_of_the_next_reply_comes_last(encoding: XtmlEncoding, k3_tokenizer: Tokenizer) -> None:
+    schema = {"type": "object", "properties": {"b": {"type": "string"}, "a": {}}, "required": ["b", "a"]}
+    form = {"type": "json_schema", "json_schema": {"name": "s", "schema": schema}}
+    tools = [{"type": "function", "function": {"name": "{kind}"}}]
+    named = {"type": "function", "function": {"name": "{kind}"}}
+    options = ChatOptions(thinking=False, tools=tools, tool_choice=named, response_format=form)
+    prompt = encoding.encode([user("x")], options)
+    asked = messages_of(prompt, k3_tokenizer)[-1]
+    assert asked == (
+        '<|open|>message role="system" type="tool-choice"<|sep|>The system is invoked with '
+        f"`tool_choice=specified`.\nYou MUST call the tool `{{kind}}` in the next message.{END}"
+        '<|open|>message role="system" type="response-format"<|sep|>The system is invoked with '
+        "`response_format=json_schema`.\nYour response must be raw JSON data without markdown code blocks "
+        "(```json) or any additional formatting.\nThe JSON data must match the following schema:\n```json\n"
+        '{"properties":{"a":{},"b":{"type":"string"}},"required":["b","a"],"type":"object"}\n```'
+        f"{END}{PREFIX}"
+    )
+    assert not prompt.output_reusable
+    plain = encoding.encode([user("x")], ChatOptions(thinking=False, response_format={"type": "json_object"}))
+    assert (
+        "response_format=json_object`.\nYour response must be raw JSON"
+        in messages_of(plain, k3_tokenizer)[-1]
+    )
+
+
+def test_no_effort_is_no_thinking(encoding: XtmlEncoding) -> None:
+    quiet = encoding.encode([user("x")], ChatOptions(thinking_effort="none"))
+    assert quiet == encoding.encode([user("x")], ChatOptions(thinking=False))
+    with pytest.raises(RequestError, match=r"must be one of none, low, high, max\. Given: 'medium'"):
+        encoding.encode([user("x")], ChatOptions(thinking_effort="medium"))
+    with pytest.raises(RequestError, match="thinking_effort is 'none', but thinking is true"):
+        encoding.encode([user("x")], ChatOptions(thinking_effort="none", thinking=True))
+
+
+def test_arguments_keep_their_literals(encoding: XtmlEncoding, k3_tokenizer: Tokenizer) -> None:
+    arguments = '{ "n" : 1e2 , "big": 123456789012345678901234567890, "o": {"a":1,"b":  2}, "u": "\\u00e9" }'
+    message = {"role": "assistant", "tool_calls": [call("f", arguments)]}
+    text = spelled(k3_tokenizer, encoding.encode([message], ChatOptions(thinking=False)).token_ids)
+    for literal in ("1e2", "123456789012345678901234567890", '{"a":1,"b":  2}', "é"):
+        assert f"<|sep|>{literal}<|close|>argument" in text
 
 
 def call(name: str, arguments: str, call_id: str = "") -> dict[str, Any]:
@@ -242,6 +288,8 @@ def test_every_turn_extends_the_prompt_before_it(
         ([{"role": ["user"], "content": "x"}], "messages[0].role", "must be one of"),
         ([user(None)], "messages[0].content", "must be a string or a list of text parts. Given: nothing"),
         ([user(3)], "messages[0].content", "Given: a number"),
+        ([said(reasoning_content={})], "messages[0].reasoning_content", "Given: an object"),
+        ([said(reasoning_content="a", reasoning=[])], "messages[0].reasoning", "Given: a list"),
         ([user({"type": "text"})], "messages[0].content", "Given: an object"),
         (
             [user("a"), user([{"type": "image_url", "image_url": {}}])],

@@ -41,6 +41,8 @@ EVERYTHING = EngineConfig(
     eviction="marconi(alpha=0.5)",
     host_cache=1 << 20,
     disk_cache="/cache, and more,20GiB",
+    chat_template="/chat.jinja",
+    reply_parser="think-tags+hermes",
     wait_for_leaders=False,
 )
 EVERYTHING_SERVED = ServerConfig(

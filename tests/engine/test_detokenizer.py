@@ -63,6 +63,40 @@ def test_special_tokens_show_nothing() -> None:
     assert Detokenizer(Bytes()).push([104, 256, 105]) == ("hi", None)
 
 
+def first_late_stop(text: str, stops: tuple[str, ...], early: int) -> tuple[str, str | None]:
+    """As `first_stop`, of those that end behind the first `early` characters."""
+    for end in range(early + 1, len(text) + 1):
+        complete = [stop for stop in stops if text[:end].endswith(stop)]
+        if complete:
+            longest = max(complete, key=len)
+            return text[: end - len(longest)], longest
+    return text, None
+
+
+@settings(derandomize=True, deadline=None, max_examples=500)
+@given(
+    st.text("ab", max_size=12),
+    st.lists(st.text("ab", min_size=1, max_size=3), min_size=1, max_size=3).map(tuple),
+    st.integers(0, 8),
+    st.integers(1, 4),
+)
+def test_stop_strings_within_the_least_length_stop_nothing(
+    text: str, stops: tuple[str, ...], least: int, at_once: int
+) -> None:
+    """One token a character, `at_once` of them in each output."""
+    detokenizer = Detokenizer(Pieces(list(text)), stops, min_tokens=least)
+    shown, stop = "", None
+    for first in range(0, len(text), at_once):
+        more, stop = detokenizer.push(range(first, min(first + at_once, len(text))))
+        shown += more
+        if stop is not None:
+            break
+    if stop is None:
+        more, stop = detokenizer.flush()
+        shown += more
+    assert (shown, stop) == first_late_stop(text, stops, least)
+
+
 @settings(derandomize=True, deadline=None, max_examples=300)
 @given(st.lists(st.binary(max_size=5), max_size=12))
 def test_any_bytes_in_any_pieces_give_what_decoding_them_at_once_gives(pieces: list[bytes]) -> None:

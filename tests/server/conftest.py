@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 
 import pytest
@@ -29,3 +30,18 @@ def client(served: ServedEngine) -> Iterator[OpenAI]:
     """OpenAI's own client, pointed at the server."""
     with served.client() as client:
         yield client
+
+
+@pytest.fixture
+def kept_logging() -> Iterator[None]:
+    """For tests that set up the logs of the whole process, as the command does."""
+    loggers = [
+        logging.getLogger(name) for name in (None, "milepost", "uvicorn", "uvicorn.error", "uvicorn.access")
+    ]
+    kept = [(each, each.level, each.handlers[:], each.propagate) for each in loggers]
+    yield
+    logging.captureWarnings(False)
+    for each, level, handlers, propagate in kept:
+        each.setLevel(level)
+        each.handlers[:] = handlers
+        each.propagate = propagate

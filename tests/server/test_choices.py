@@ -132,6 +132,29 @@ def test_usage_in_every_chunk(served: ServedEngine, client: OpenAI) -> None:
     assert (counts[0], counts[-1]) == (0, len(served.script.tokens))
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_tokens_of_reasoning_are_counted_apart(served: ServedEngine, client: OpenAI, stream: bool) -> None:
+    thought = "Häm"
+    served.script.write(f"{thought}<|close|>think<|sep|><|open|>response<|sep|>Yes.{END_OF_REPLY}")
+    asked: Any = {"model": MODEL, "messages": MESSAGES, "n": 2}
+    if stream:
+        asked |= {"stream": True, "stream_options": {"include_usage": True}}
+        usage = list(client.chat.completions.create(**asked))[-1].usage
+    else:
+        usage = client.chat.completions.create(**asked).usage
+    assert usage is not None
+    assert usage.completion_tokens_details is not None
+    assert usage.completion_tokens_details.reasoning_tokens == 2 * len(thought.encode())
+
+
+def test_a_reply_without_thinking_has_no_reasoning_tokens(served: ServedEngine, client: OpenAI) -> None:
+    served.script.write(f"Yes.{END_OF_REPLY}")
+    usage = client.chat.completions.create(model=MODEL, messages=MESSAGES, extra_body=NO_THINKING).usage
+    assert usage is not None
+    assert usage.completion_tokens_details is not None
+    assert usage.completion_tokens_details.reasoning_tokens == 0
+
+
 def test_token_ids_on_request(served: ServedEngine) -> None:
     served.script.write(f"Yes.{END_OF_REPLY}")
     body = {"messages": MESSAGES, "return_token_ids": True} | NO_THINKING

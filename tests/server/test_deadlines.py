@@ -30,6 +30,7 @@ def assert_ended(served: ServedEngine, endpoint: str, count: int = 1) -> None:
     assert served.front_is_idle()
     name = f'milepost:requests_total{{endpoint="{endpoint}",finished_reason="abort"}}'
     assert served.metric(name) == count
+    assert served.metric('milepost:aborted_requests_total{cause="deadline"}') == count
     assert served.metric("milepost:num_requests_waiting") == 0
 
 

@@ -100,6 +100,12 @@ def chat(**fields: Any) -> dict[str, Any]:
             "messages[1].content[0].type",
         ),
         ({"messages": [USER | {"weight": 1}]}, "messages[0].weight"),
+        ({"messages": [{"role": "assistant", "tool_calls": {}}]}, "messages[0].tool_calls"),
+        ({"messages": [{"role": "assistant", "reasoning": 0}]}, "messages[0].reasoning"),
+        (
+            {"messages": [{"role": "assistant", "reasoning": "a", "reasoning_content": False}]},
+            "messages[0].reasoning_content",
+        ),
         ({"tools": [{"type": "code"}]}, "tools[0].type"),
     ],
     ids=str,

@@ -100,7 +100,7 @@ def test_origins_that_may(monkeypatch: pytest.MonkeyPatch) -> None:
         asked = {
             "Origin": ORIGIN,
             "Access-Control-Request-Method": "POST",
-            "Access-Control-Request-Headers": "authorization, content-type",
+            "Access-Control-Request-Headers": "authorization, content-type, x-stainless-lang",
         }
         reply = served.call(CHAT, method="OPTIONS", headers=asked)  # without the key, as browsers ask
         assert reply.status == 200
@@ -144,7 +144,9 @@ def test_a_simple_request_of_another_sites_page_changes_nothing(shared: ServedEn
         assert reply.status == 415
 
 
-def test_the_command_tells_before_it_loads(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("kept_logging")
+def test_the_command_tells_before_it_loads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from milepost.cli.app import run
 
     assert run(["serve", str(tmp_path), "--api-keys", str(tmp_path / "gone.toml"), "--port", "0"]) == 2
+    assert "gone.toml: No such file or directory" in capsys.readouterr().err

@@ -123,7 +123,14 @@ def test_a_prompt_is_not_read_before_the_key(guarded: ServedEngine) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "body"), [("/metrics", None), ("/cache/reset", {}), ("/cache/explain", {"prompt": "a"})]
+    ("path", "body"),
+    [
+        ("/", None),
+        ("/stats.json", None),
+        ("/metrics", None),
+        ("/cache/reset", {}),
+        ("/cache/explain", {"prompt": "a"}),
+    ],
 )
 def test_what_concerns_all_tenants_is_for_operators(guarded: ServedEngine, path: str, body: Any) -> None:
     assert guarded.call(path, body).status == 401
@@ -142,7 +149,8 @@ def test_a_path_that_nobody_thought_of_is_for_operators(guarded: ServedEngine) -
 
 
 def test_probes_need_no_key(guarded: ServedEngine) -> None:
-    assert guarded.call("/health").status == 200
+    for path in ("/health", "/ready", "/version", "/openapi.json"):
+        assert guarded.call(path).status == 200
 
 
 def test_tenants_share_no_prefix(guarded: ServedEngine, accepted: list[Request]) -> None:

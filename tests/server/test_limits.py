@@ -106,6 +106,22 @@ def test_tokens_a_minute(tmp_path: Path) -> None:
         assert 34 <= int(caught.value.response.headers["Retry-After"]) <= 37
 
 
+def test_a_prompt_over_a_limit_is_not_even_tokenised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with limited(tmp_path, "requests_per_minute = 1") as (served, client):
+        client.completions.create(model=MODEL, prompt="a")
+
+        def fail(*_: object) -> None:
+            raise AssertionError("it was tokenised")
+
+        monkeypatch.setattr(served.services.tokenizer, "encode", fail)
+        monkeypatch.setattr(served.services.encoding, "encode", fail)
+        with pytest.raises(openai.RateLimitError):
+            client.completions.create(model=MODEL, prompt="a")
+        messages: Any = [{"role": "user", "content": "a"}]
+        with pytest.raises(openai.RateLimitError):
+            client.chat.completions.create(model=MODEL, messages=messages)
+
+
 def test_a_full_queue() -> None:
     with serving(ServerConfig(max_waiting=3)) as served:
         run_for_long(served)
@@ -148,7 +164,7 @@ def requests(count: int, tokens: int = 1) -> list[Request]:
 def retry_after(admission: Admission, tenant: Tenant, count: int = 1) -> tuple[str, int] | None:
     """The code and the seconds of a refusal; None when it may come in."""
     try:
-        admission.check(tenant, requests(count))
+        admission.check(tenant, count)
     except HttpError as refusal:
         return str(refusal.detail.code), int(refusal.headers["Retry-After"])
     return None
@@ -214,6 +230,18 @@ def test_limits_that_were_changed_count_from_then_on() -> None:
     assert retry_after(admission, Tenant(name="ann")) is None
     more = Tenant(name="ann", limits=TenantLimits(requests_per_minute=2))
     assert retry_after(admission, more) is None
+
+
+def test_a_clock_that_runs_while_limits_are_checked() -> None:
+    clock = Clock()
+
+    def tick() -> float:
+        clock.now += 1e-6
+        return clock.now
+
+    admission = Admission(100, lambda: 0, tick)
+    tenant = Tenant(name="ann", limits=TenantLimits(requests_per_minute=1, tokens_per_minute=1))
+    assert retry_after(admission, tenant) is None
 
 
 def test_no_estimate_is_longer_than_five_minutes() -> None:

@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from io import StringIO
+from pathlib import Path
 from typing import Any
 
 import openai
@@ -15,7 +16,7 @@ import pytest
 
 from milepost.server import ServerConfig
 from milepost.server.telemetry.logs import JsonFormatter, TextFormatter, configure_logging
-from tests.server.scripted_server import MODEL, ServedEngine, serving
+from tests.server.scripted_server import MODEL, ServedEngine, read_samples, serving
 
 SECRET = "the-secret-prompt"
 LINE = re.compile(
@@ -119,6 +120,27 @@ def test_prompts_and_replies_only_when_asked_for(log_to: Callable[[logging.Forma
     assert "salt-of-mine" not in log.text
 
 
+def test_tenants_by_their_names(log_to: Callable[[logging.Formatter], Log], tmp_path: Path) -> None:
+    log, key = log_to(JsonFormatter()), "a-key-of-the-search-team"
+    file = tmp_path / "keys.toml"
+    file.write_text(f'[tenants.search]\nkeys = ["{key}"]\noperator = true\n')
+    file.chmod(0o600)
+    with serving(ServerConfig(drain_seconds=5, api_keys=str(file))) as served:
+        authorization = {"Authorization": f"Bearer {key}"}
+        body = {"model": MODEL, "prompt": "12345", "max_tokens": 2}
+        served.call("/v1/completions", body, headers=authorization)
+        served.call("/v1/completions", body)
+        lines = log.wait_for(2)
+        metrics = read_samples(served.call("/metrics", headers=authorization).body)
+    assert [(line["tenant"], line.get("code")) for line in lines] == [
+        ("search", None),
+        ("anonymous", "invalid_api_key"),
+    ]
+    assert metrics['milepost:tenant_tokens_total{kind="prompt",tenant="search"}'] == 5
+    assert metrics['milepost:http_errors_total{code="invalid_api_key",status="401"}'] == 1
+    assert key not in log.text
+
+
 def test_what_else_is_logged_names_the_request(
     served: ServedEngine, log_to: Callable[[logging.Formatter], Log], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,7 +175,7 @@ def test_text(served: ServedEngine, log_to: Callable[[logging.Formatter], Log]) 
 
 
 def test_configured(capsys: pytest.CaptureFixture[str]) -> None:
-    names = (None, "milepost", "uvicorn", "uvicorn.error", "uvicorn.access", "py.warnings")
+    names = (None, "milepost", "uvicorn", "uvicorn.error", "uvicorn.access")
     loggers = [logging.getLogger(name) for name in names]
     before = [(one.level, one.handlers[:], one.propagate) for one in loggers]
     try:
@@ -163,7 +185,6 @@ def test_configured(capsys: pytest.CaptureFixture[str]) -> None:
         logging.getLogger("milepost.server.x").debug("not told")
         written = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     finally:
-        logging.captureWarnings(False)
         for one, (level, handlers, propagate) in zip(loggers, before, strict=True):
             one.setLevel(level)
             one.handlers[:] = handlers

@@ -50,6 +50,18 @@ def test_every_reference_leads_somewhere(described: Any) -> None:
     assert {"ErrorBody", "ChatCompletion", "ChatChunk", "ToolCallDeltaBody"} <= names
 
 
+def test_a_stream_s_events_are_those_described(shared: ServedEngine, described: Any) -> None:
+    """The last one's data is a bare word, which the others' form does not allow."""
+    answer = described["paths"]["/v1/chat/completions"]["post"]["responses"]["200"]
+    done, chunk = answer["content"]["text/event-stream"]["schema"]["properties"]["data"]["anyOf"]
+    assert done == {"const": "[DONE]"}
+    chunks = shared.events("/v1/chat/completions", CHAT | {"stream": True})
+    known = described["components"]["schemas"]["ChatChunk"]["properties"]
+    assert chunk["contentSchema"]["anyOf"][0] == {"$ref": "#/components/schemas/ChatChunk"}
+    assert chunks
+    assert all(set(one) <= set(known) for one in chunks)
+
+
 def test_every_error_code_is_described(described: Any) -> None:
     assert set(described["components"]["schemas"]["ErrorCode"]["enum"]) == {code.value for code in ErrorCode}
 

@@ -17,9 +17,10 @@ import pytest
 
 from milepost.server import ServerConfig
 from milepost.server.telemetry import telemetry
+from milepost.server.telemetry.pages import pages_by_kind
 from tests.server import scripted_server
 from tests.server.browser import Tab, browser, open_tab
-from tests.server.scripted_server import MODEL, NUM_PAGES, ServedEngine, serving
+from tests.server.scripted_server import MODEL, NUM_PAGES, ServedEngine, serving, small_layout
 
 __all__ = ["browser"]  # a fixture
 
@@ -108,6 +109,30 @@ def test_numbers(served: ServedEngine) -> None:
     assert stats["model"] == MODEL
 
 
+def test_pages_of_a_server_that_rests(served: ServedEngine) -> None:
+    for prompt in ("a" * 100, "b" * 50, "a" * 120):
+        served.call("/v1/completions", {"model": MODEL, "prompt": prompt, "max_tokens": 20})
+    served.wait_until_idle()
+    kinds = pages_by_kind(served.engine.stats())
+    cached = served.engine.stats().cache
+    assert cached is not None
+    assert (kinds["state"], kinds["kv"], kinds["quarantined"]) == (0, 0, 0)
+    assert kinds["cached_state"] == cached.state_pages > 0
+    assert kinds["cached_kv"] == cached.kv_pages > 0
+
+
+def test_pages_of_a_server_that_runs(served: ServedEngine) -> None:
+    served.script.tokens = [ord("x")] * 900
+    served.executor.seconds = 0.01
+    with served.client() as client:
+        stream = client.completions.create(model=MODEL, prompt="a" * 40, max_tokens=900, stream=True)
+        next(iter(stream))
+        kinds = pages_by_kind(served.engine.stats())
+        assert kinds["state"] == small_layout().pages_per_state
+        assert kinds["kv"] >= 3, "blocks of 16 tokens"
+        stream.close()
+
+
 @pytest.mark.parametrize("since", ["-1", "x", "1e3", "9" * 20, ""])
 def test_a_moment_that_is_none(shared: ServedEngine, since: str) -> None:
     reply = shared.call(f"/stats.json?since={since}")
@@ -192,6 +217,26 @@ def test_a_hostile_name_stays_a_name(browser: str, tmp_path: Path, monkeypatch: 
         assert tab.run("document.querySelectorAll('img').length") == 0
         assert tab.run("typeof window.hacked") == "undefined"
         assert tab.complaints == []
+
+
+KEY = "a-key-of-operators-0123456789"
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> str:
+    file = tmp_path / "keys.toml"
+    file.write_text(f'[tenants.ops]\nkeys = ["{KEY}"]\noperator = true\n')
+    file.chmod(0o600)
+    return str(file)
+
+
+@pytest.mark.usefixtures("quick")
+def test_an_operator_signs_in_with_the_key(browser: str, tmp_path: Path, keys: str) -> None:
+    with serving(ServerConfig(api_keys=keys)) as served, open_tab(browser, tmp_path / "profile") as tab:
+        assert served.call("/").status == served.call("/stats.json").status == 401
+        tab.open(f"{served.url.replace('//', f'//ops:{KEY}@')}/")
+        tab.wait_for("document.querySelector('#state-text').textContent === 'serving'")
+        assert KEY not in tab.run("document.documentElement.outerHTML")
 
 
 def test_it_says_when_the_server_is_gone(browser: str, tmp_path: Path) -> None:

@@ -176,9 +176,45 @@ def test_logprobs_of_greedy_tokens_are_the_best(client: OpenAI) -> None:
         assert chosen == max(top.values()) <= 0
 
 
+def test_choices_differ_and_the_first_is_the_request_alone(client: OpenAI) -> None:
+    options: Any = {"seed": 5, "max_tokens": 12, "temperature": 1.0}
+    texts = [choice.text for choice in complete(client, n=3, **options).choices]
+    assert texts[0] == complete(client, **options).choices[0].text
+    assert len(set(texts)) == 3
+    assert texts == [choice.text for choice in complete(client, n=3, **options).choices]
+
+
+def test_what_a_reply_may_spell_is_obeyed(client: OpenAI) -> None:
+    asked: Any = {"model": MODEL, "prompt": "the road", "max_tokens": 50}
+    for seed in range(3):
+        guided = {"guided_choice": ["yes", "never"]}
+        choice = client.completions.create(**asked, seed=seed, extra_body=guided).choices[0]
+        assert (choice.text in {"yes", "never"}, choice.finish_reason) == (True, "stop")
+    reply = client.completions.create(**asked, extra_body={"guided_regex": "[a-f]{5}"})
+    assert re.fullmatch("[a-f]{5}", reply.choices[0].text)
+
+
+def test_a_chat_is_held_to_a_schema(client: OpenAI) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"sure": {"type": "boolean"}},
+        "required": ["sure"],
+        "additionalProperties": False,
+    }
+    reply = client.chat.completions.create(
+        model=client.models.list().data[0].id,
+        messages=[{"role": "user", "content": "Sure?"}],
+        response_format={"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}},
+        max_tokens=100,
+        extra_body={"chat_template_kwargs": {"thinking": False}},
+    )
+    assert reply.choices[0].finish_reason == "stop"
+    assert isinstance(json.loads(reply.choices[0].message.content or "")["sure"], bool)
+
+
 def test_error_bodies(client: OpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
-        complete(client, n=2)
+        complete(client, n=0)
     assert caught.value.param == "n"
     with pytest.raises(openai.NotFoundError):
         client.models.retrieve("another")

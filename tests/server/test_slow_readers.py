@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing, contextmanager
+from typing import Any, cast
 
 import pytest
 
 from milepost.server import ServerConfig
+from milepost.server.front import Run
+from milepost.server.streaming import merge
+from milepost.types import RequestOutput, Usage
 from tests.server.scripted_server import MAX_MODEL_LEN, MODEL, ServedEngine, serving
 
 SECONDS = 0.6
@@ -66,6 +70,7 @@ def test_a_stream_that_nobody_reads_is_ended() -> None:
             assert (
                 served.metric('milepost:requests_total{endpoint="completions",finished_reason="abort"}') == 8
             )
+            assert served.metric('milepost:aborted_requests_total{cause="slow_reader"}') == 1
         assert served.call("/health").status == 200
 
 
@@ -117,3 +122,25 @@ def test_a_quiet_stream_is_no_stalled_one() -> None:
         )
         assert reply.body.endswith(b"data: [DONE]\n\n")
         assert b"error" not in reply.body
+
+
+def test_several_replies_of_one_request_wait_for_their_reader_too() -> None:
+    """Else their outputs would pile up one by one, instead of merging where they are made."""
+    made = 0
+
+    async def outputs() -> AsyncGenerator[RequestOutput]:
+        nonlocal made
+        while True:
+            await asyncio.sleep(0)
+            made += 1
+            yield RequestOutput(request_id="a", usage=Usage(prompt_tokens=1, output_tokens=made))
+
+    async def read_three() -> None:
+        runs = [cast(Run, outputs()) for _ in range(4)]
+        async with aclosing(merge(runs)) as merged:
+            for _ in range(3):
+                await anext(merged)
+                await asyncio.sleep(0.02)
+        assert made <= 3 + 2 * len(runs)
+
+    asyncio.run(read_three())

@@ -52,6 +52,8 @@ def test_special_tokens_have_names(shared: ServedEngine) -> None:
         ("/tokenize", {"messages": MESSAGES, "chat_template": "x"}, "chat_template"),
         ("/tokenize", {"messages": MESSAGES, "reasoning_effort": "x"}, "reasoning_effort"),
         ("/tokenize", {"prompt": "a", "stream": True}, "stream"),
+        ("/tokenize", {"prompt": "a", "tools": [{}]}, "tools"),
+        ("/tokenize", {"prompt": "a", "chat_template_kwargs": {"thinking": True}}, "chat_template_kwargs"),
         ("/detokenize", {}, "tokens"),
         ("/detokenize", {"tokens": "a"}, "tokens"),
         ("/detokenize", {"tokens": [1, 261]}, "tokens"),

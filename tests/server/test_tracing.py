@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from milepost.errors import ConfigError
+from milepost.server import ServerConfig
 from milepost.server.telemetry.tracing import Tracing, otlp_provider
 from tests.server.scripted_server import MODEL, ServedEngine, serving
 
@@ -104,7 +105,7 @@ def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPat
 
 def test_an_endpoint_that_is_none() -> None:
     with pytest.raises(ConfigError, match=r"http://localhost:4318/v1/traces"):
-        otlp_provider("localhost:4317")
+        ServerConfig(otlp_endpoint="localhost:4317")
 
 
 def test_spans_go_out_by_otlp(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ const KINDS = [
   ["state", "states", "--c2"], ["kv", "KV", "--c1"], ["cached_state", "cached states", "--c5"],
   ["cached_kv", "cached KV", "--c8"], ["quarantined", "quarantined", "--bad"], ["free", "free", "--free"],
 ];
-const QUANTILES = [["p50", "--c3", []], ["p90", "--c1", []], ["p99", "--c4", []]];
+const QUANTILES = [["p50", "--c3", []], ["p90", "--c1", []], ["p99", "--c2", []]];
 
 const percentiles = (field) => QUANTILES.map(([name, color, dash]) => (
   { name, color, dash, of: (moment) => (moment[field] ? moment[field][name] : null) }
@@ -68,14 +68,14 @@ function tiles() {
   const busy = (pages.state || 0) + (pages.kv || 0);
   const share = totals.looked_up ? totals.hit / totals.looked_up : 0;
   return [
-    ["Output", now ? shortNumber(now.output_rate) : "–", "tokens/s", `${shortNumber(totals.output_tokens)} since the start`],
-    ["Prompt", now ? shortNumber(now.prompt_rate + now.cached_rate) : "–", "tokens/s", `${shortNumber(totals.prompt_tokens)} since the start`],
-    ["Found cached", UNITS.share(share), "", `of ${shortNumber(totals.looked_up)} looked up`],
-    ["First token", duration(now && now.ttft ? now.ttft.p50 : null), "", now && now.ttft ? `p99 ${duration(now.ttft.p99)}` : "no request began"],
-    ["Running", now ? String(now.running) : "–", "", now ? `${now.waiting} waiting` : ""],
-    ["Pages in use", UNITS.share(busy / head.total_pages), "", `of ${shortNumber(head.total_pages)}, ${shortNumber(pages.free)} free`],
-    ["Engine busy", now ? UNITS.share(now.busy) : "–", "", `${shortNumber(totals.requests)} requests ended`],
-    ["Up for", duration(head.uptime), "", `${shortNumber(totals.preemptions)} preemptions`],
+    ["Output tokens/s", now ? shortNumber(now.output_rate) : "–", `${shortNumber(totals.output_tokens)} in all`],
+    ["Prompt tokens/s", now ? shortNumber(now.prompt_rate + now.cached_rate) : "–", `${shortNumber(totals.prompt_tokens)} in all`],
+    ["Found cached", UNITS.share(share), `of ${shortNumber(totals.looked_up)} tokens`],
+    ["First token", duration(now && now.ttft ? now.ttft.p50 : null), now && now.ttft ? `p99 ${duration(now.ttft.p99)}` : "no request began"],
+    ["Running", now ? String(now.running) : "–", now ? `${now.waiting} waiting` : ""],
+    ["Pages in use", UNITS.share(busy / head.total_pages), `of ${shortNumber(head.total_pages)}, ${shortNumber(pages.free)} free`],
+    ["Engine busy", now ? UNITS.share(now.busy) : "–", `${shortNumber(totals.requests)} requests`],
+    ["Up for", duration(head.uptime), `${shortNumber(totals.preemptions)} preemptions`],
   ];
 }
 
@@ -87,11 +87,10 @@ function showTiles() {
     tile.append(element("div", "name"), element("div", "value"), element("div", "more"));
     parent.append(tile);
   }
-  wanted.forEach(([name, value, unit, more], index) => {
+  wanted.forEach(([name, value, more], index) => {
     const [first, second, third] = parent.children[index].children;
     first.textContent = name;
     second.textContent = value;
-    if (unit) second.append(element("small", "", unit));
     third.textContent = more;
   });
 }
@@ -174,7 +173,10 @@ function take(stats) {
 
 async function ask() {
   const headers = held.key ? { Authorization: `Bearer ${held.key}` } : {};
-  const reply = await fetch(`stats.json?since=${held.next}`, { headers, cache: "no-store", signal: AbortSignal.timeout(5000) });
+  // An address that was opened with a name and a password in it can't be asked with them in it.
+  const address = new URL(`stats.json?since=${held.next}`, location.href);
+  address.username = address.password = "";
+  const reply = await fetch(address, { headers, cache: "no-store", signal: AbortSignal.timeout(5000) });
   at("key-form").hidden = reply.status !== 401 && reply.status !== 403;
   if (!reply.ok) throw new Error(reply.status === 401 || reply.status === 403
     ? "this server wants an operator's key" : `the server answers ${reply.status}`);

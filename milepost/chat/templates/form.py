@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -25,10 +26,12 @@ from milepost.chat.tokenizer import Tokenizer
 from milepost.chat.tools import parse_tool_use
 from milepost.errors import RequestError, TokenizerError
 
-__all__ = ["TemplateEncoding"]
+__all__ = ["TemplateEncoding", "message_of"]
 
 # How many messages before the last have their ends looked for, each by one more rendering.
 MAX_ENDS = 4
+# A template that takes longer for a whole conversation is not rendered again.
+MAX_SECONDS_FOR_ENDS = 0.2
 # What the template is given by Milepost itself; requests can't set it.
 _OWN = frozenset({"messages", "tools", "add_generation_prompt"})
 _THINKING_NAMES = ("enable_thinking", "thinking")
@@ -99,12 +102,14 @@ class TemplateEncoding:
                 "messages": [_marked_message(message, marks) for message in given],
             }
         )
-        text = self._template.render(variables | {"add_generation_prompt": True})
+        started = time.thread_time()
+        text = self._template.render(variables | {"add_generation_prompt": True}, marks.mark)
+        quick = time.thread_time() - started < MAX_SECONDS_FOR_ENDS
         pieces = self._spellings.split(text, marks.mark)
         thinking = "think-tags" in self._forms and text.rstrip().endswith(THINK_OPEN)
         return EncodedPrompt(
             token_ids=tuple(token_id for piece in pieces for token_id in piece.token_ids),
-            message_ends=self._message_ends(variables, text, pieces),
+            message_ends=self._message_ends(variables, marks.mark, text, pieces) if quick else (),
             thinking=thinking,
             grammar=self._grammar.reply(form, tools, thinking=thinking),
             # Templates leave earlier reasoning out.
@@ -147,9 +152,9 @@ class TemplateEncoding:
             )
 
     def _message_ends(
-        self, variables: Mapping[str, Any], text: str, pieces: Sequence[TemplatePiece]
+        self, variables: Mapping[str, Any], mark: str, text: str, pieces: Sequence[TemplatePiece]
     ) -> tuple[int, ...]:
-        """Where messages end: where the texts of the conversation's beginnings do, if these are repeated.
+        """Where messages end: where the texts of the conversation's beginnings do, if these come again.
 
         Looked for behind the system's messages, behind the last message and behind those before it. An end
         within a piece of text is none: other tokens may stand across it.
@@ -162,9 +167,8 @@ class TemplateEncoding:
         ends: list[int] = []
         for count in counts:
             try:
-                beginning = self._template.render(
-                    dict(variables) | {"messages": messages[:count], "add_generation_prompt": False}
-                )
+                some = {"messages": messages[:count], "add_generation_prompt": False}
+                beginning = self._template.render(dict(variables) | some, mark)
             except RequestError:  # such as a template that wants a user's message
                 continue
             end = offsets.get(len(beginning))

@@ -44,9 +44,15 @@ class TemplateLimitError(Exception):
 
 
 class Meter:
-    """What one rendering has used. Time is the thread's own, so that a busy machine ends nothing early."""
+    """What one rendering has used. Time is the thread's own, so that a busy machine ends nothing early.
 
-    def __init__(self) -> None:
+    Args:
+        mark: the character that marks what users wrote, "" for none; it is kept where Python would write
+            the number of it.
+    """
+
+    def __init__(self, mark: str = "") -> None:
+        self.mark = mark
         self._written = 0
         self._deadline = time.thread_time() + MAX_SECONDS
 
@@ -147,7 +153,11 @@ def as_text(value: Any) -> str:  # noqa: ANN401  # whatever a template holds
         TemplateLimitError: it is too large.
     """
     if not isinstance(value, _PLAIN):
+        if callable(value):
+            raise TemplateLimitError("it printed a function, which has no text")
         check_built(value)
+        mark = meter().mark
+        return str(value).replace(repr(mark)[1:-1], mark) if mark else str(value)
     return str(value)
 
 

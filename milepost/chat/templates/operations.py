@@ -195,14 +195,8 @@ def _tojson(
         raise TemplateLimitError(f"it separates by more than {MAX_INDENT} characters")
     check_built(value, indent or 0)
     text = json.dumps(value, ensure_ascii=False, indent=indent, separators=separators, sort_keys=sort_keys)
-    return meter().write(_escaped(text) if ensure_ascii else text)
-
-
-def _escaped(text: str) -> str:
-    """`text` in ASCII but for the planes of private use: what marks a user's text must stay one character."""
-    return "".join(
-        char if ord(char) < 0x80 or ord(char) >= 0xF0000 else json.dumps(char)[1:-1] for char in text
-    )
+    mark = meter().mark
+    return meter().write(text.replace(json.dumps(mark)[1:-1], mark) if mark and ensure_ascii else text)
 
 
 def _add(left: Any, right: Any) -> Any:  # noqa: ANN401  # whatever a template holds

@@ -49,6 +49,7 @@ MAX_TOLD_CHARS = 300
 _CODE_FILE = "<template>"  # Jinja's name for a template that came from no file
 _SAFE_OF_MAPPINGS = frozenset({"get", "items", "keys", "values"})
 _SAFE_OF_LISTS = frozenset({"count", "index"})
+_SCOPES = frozenset({"_block_vars", "_loop_vars"})  # Jinja hands them to what asks for its context
 
 
 class ChatTemplate:
@@ -73,7 +74,7 @@ class ChatTemplate:
             self._names = frozenset(find_undeclared_variables(environment.parse(source)))
         except TemplateSyntaxError as error:
             raise ConfigError(
-                f"{origin} is no chat template: line {error.lineno}: {error.message}."
+                f"{origin} is no chat template: line {error.lineno}: {(error.message or '').rstrip('.')}."
             ) from None
         except Exception as error:  # noqa: BLE001  # deep nests and the like; Jinja names no base for them
             raise ConfigError(f"{origin} is no chat template: {_told(error)}.") from None
@@ -83,13 +84,17 @@ class ChatTemplate:
         """The variables that the template looks at and does not set."""
         return self._names
 
-    def render(self, variables: Mapping[str, Any]) -> str:
+    def render(self, variables: Mapping[str, Any], mark: str = "") -> str:
         """The template's text for one conversation.
+
+        Args:
+            variables: what the template may look at.
+            mark: the character by which users' texts are marked, if they are.
 
         Raises:
             RequestError: the template refuses the conversation, fails, or passes a limit.
         """
-        set_meter(Meter())
+        set_meter(Meter(mark))
         before = sys.gettrace()
         sys.settrace(_trace_calls)
         try:
@@ -132,7 +137,7 @@ def _error(message: str) -> RequestError:
 def _told(error: Exception) -> str:
     """What went wrong, in few words; errors of templates hold nothing of the host."""
     message = error.message if isinstance(error, TemplateError) else str(error)
-    return f"{type(error).__name__}: {message or 'no reason given'}"[:MAX_TOLD_CHARS]
+    return f"{type(error).__name__}: {message or 'no reason given'}"[:MAX_TOLD_CHARS].rstrip(".")
 
 
 class _Generator(CodeGenerator):
@@ -220,5 +225,6 @@ class _Environment(ImmutableSandboxedEnvironment):
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401, N805
         """Call a function or a method."""
         if isinstance(getattr(__obj, "__self__", None), str):
-            return call_string_method(__obj, *args, **kwargs)
+            named = {name: value for name, value in kwargs.items() if name not in _SCOPES}
+            return call_string_method(__obj, *args, **named)
         return super().call(__context, __obj, *args, **kwargs)

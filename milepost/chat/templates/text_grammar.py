@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from milepost.chat.argument_schemas import arguments_schema
 from milepost.chat.response_format import ContentForm
 from milepost.chat.templates.text_replies import CALL_CLOSE, CALL_OPEN, THINK_CLOSE, THINK_OPEN
+from milepost.chat.text_pieces import without_surrogates
 from milepost.chat.tools import Function, ToolUse
 from milepost.errors import RequestError
 from milepost.grammar import texts
@@ -110,7 +111,7 @@ def _call(function: Function, *, forced: bool) -> Piece:
         arguments = texts.json_schema(arguments_schema(function.parameters if held else {}), lenient=True)
     except RequestError as error:
         raise RequestError(f"{function.path} can't be held to: {error}", param=function.path) from None
-    name = json.dumps(function.name, ensure_ascii=False)
+    name = json.dumps(without_surrogates(function.name), ensure_ascii=False)
     return texts.sequence(
         texts.literal(f'\n{{"name": {name}, "arguments": '),
         texts.nested(arguments),

@@ -162,7 +162,7 @@ class _Calls:
         state, self._state = self._state, "content"
         if state == "call":
             return "" if whole and self._take_whole(held) else self._shown(CALL_OPEN + held)
-        if state == "after" and _CALL_END.match(held):
+        if state == "after" and _CALL_END.match(_cut(held, CALL_CLOSE)[0]):
             return ""
         shown = self._shown(held)
         # A reply of nothing but space is that space; behind a call it is layout.

@@ -121,10 +121,18 @@ class GuardedConnection(HttpToolsProtocol):
             # A client need not answer the end of TLS, and the loop would wait half a minute for it.
             self.loop.call_later(GOODBYE_SECONDS, self._end_closing)
 
-    def sweep(self, now: float) -> None:
-        """End the connection if its client has kept it too long; `now` is the loop's time."""
+    def sweep(self, now: float) -> bool:
+        """End the connection if its client has kept it too long; `now` is the loop's time.
+
+        Returns:
+            whether it was cut off for taking nothing of a reply.
+        """
         if self._is_stuck(now):
-            return
+            return True
+        self._end_if_idle(now)
+        return False
+
+    def _end_if_idle(self, now: float) -> None:
         if self.transport.is_closing():
             self._closing_since = self._closing_since or now
             if now - self._closing_since > self.options.stalled_reader_timeout:

@@ -25,7 +25,7 @@ from milepost.server.access.refusals import (
 from milepost.server.access.tenants import ANONYMOUS, Tenant
 from milepost.server.config import ServerConfig
 from milepost.server.protocol.errors import HttpError, error_response
-from milepost.server.telemetry.exchanges import note_refusal
+from milepost.server.telemetry.calls import note_refusal
 from milepost.server.telemetry.metrics import Metrics
 
 __all__ = ["MIN_BODY_RATE", "Gate", "Gatekeeper"]

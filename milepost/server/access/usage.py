@@ -102,21 +102,22 @@ class Admission:
         self._accounts: dict[str, _Account] = {}
         self._pace = Pace()
 
-    def check(self, tenant: Tenant, requests: Sequence[Request]) -> None:
-        """Refuse what may not come in now; nothing is counted yet.
+    def check(self, tenant: Tenant, count: int) -> None:
+        """Refuse `count` replies that may not come in now; nothing is counted yet.
 
         Raises:
             HttpError: 429, with an estimate of when it may.
             RequestError: more replies at once than the tenant may ever have.
         """
-        now, account, limits = self._clock(), self._account(tenant), tenant.limits
+        account, limits = self._account(tenant), tenant.limits
+        now = self._clock()
         if limits.max_requests is not None:
-            if len(requests) > limits.max_requests:
+            if count > limits.max_requests:
                 raise RequestError(
                     f"One request may ask for at most {limits.max_requests} replies with this API key, its "
-                    f"prompts times n. Given: {len(requests)}."
+                    f"prompts times n. Given: {count}."
                 )
-            excess = account.open + len(requests) - limits.max_requests
+            excess = account.open + count - limits.max_requests
             if excess > 0:
                 raise too_many(
                     f"This API key may have {limits.max_requests} replies under way at once.",
@@ -128,7 +129,7 @@ class Admission:
 
     def begin(self, tenant: Tenant, requests: Sequence[Request]) -> None:
         """They were let in; each is to be told of by `begun` at most once and by `ended` once."""
-        now, account = self._clock(), self._account(tenant)
+        account, now = self._account(tenant), self._clock()
         account.open += len(requests)
         account.waiting += len(requests)
         if account.requests is not None:
@@ -148,7 +149,7 @@ class Admission:
 
     def ended(self, tenant: Tenant) -> None:
         """A request ended, however it did."""
-        now, account = self._clock(), self._account(tenant)
+        account, now = self._account(tenant), self._clock()
         account.open -= 1
         account.pace.ended(now)
         self._pace.ended(now)

@@ -89,11 +89,13 @@ class _Choice:
             self.finish_reason = "tool_calls" if called else output.finish_reason.value
         return delta
 
-    def keep(self, output: RequestOutput) -> None:
+    def keep(self, output: RequestOutput) -> ReplyDelta:
         """Take an output for a reply in one piece."""
-        self.deltas.append(self.take(output))
+        delta = self.take(output)
+        self.deltas.append(delta)
         self.logprobs.extend(output.logprobs)
         self.token_ids.extend(output.token_ids)
+        return delta
 
 
 class _Chat:
@@ -129,8 +131,8 @@ class _Chat:
     async def whole(self, runs: Sequence[Run]) -> ChatCompletion:
         """The replies in one piece."""
         async for index, output in outputs_of(runs):
-            self._choices[index].keep(output)
-            self._tally.note(index, output.usage)
+            delta = self._choices[index].keep(output)
+            self._tally.note(index, output.usage, delta.reasoning_tokens)
         return ChatCompletion(
             id=self._id,
             created=self._created,
@@ -161,7 +163,7 @@ class _Chat:
         async for index, output in outputs_of(runs):
             choice = self._choices[index]
             delta = choice.take(output)
-            self._tally.note(index, output.usage)
+            self._tally.note(index, output.usage, delta.reasoning_tokens)
             logprobs = self._logprobs(output.logprobs)
             if delta or (logprobs and logprobs.content) or (self.asked.return_token_ids and output.token_ids):
                 yield self._chunk(index, _delta(delta), logprobs, token_ids=output.token_ids)

@@ -13,6 +13,7 @@ from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 
 from milepost.errors import RequestError
+from milepost.server.access.tenants import tenant_of
 from milepost.server.front import Front
 from milepost.server.protocol.error_codes import ErrorCode
 from milepost.server.protocol.errors import HttpError
@@ -93,7 +94,7 @@ async def read_request(http: HttpRequest, kind: type[T], harmless: HarmlessValue
 
     Raises:
         HttpError: 415 for another content type, 413 and 408 for a body over the limit or too slow, 400 for
-            a field that is not served, 404 for another model.
+            a field that is not served, 404 for another model, 429 when there is enough to do.
         EngineStoppedError: the server takes no new requests.
         RequestError: fields that don't go together.
         ClientDisconnectedError: the client went away before the whole body had come.
@@ -103,6 +104,7 @@ async def read_request(http: HttpRequest, kind: type[T], harmless: HarmlessValue
     front.check_open()
     check_model(asked.model, front.services.model_name)
     asked.check()
+    front.check_room(tenant_of(http))
     return asked
 
 

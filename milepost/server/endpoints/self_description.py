@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
+from starlette.routing import Route
 
 from milepost import __version__
 from milepost.server.endpoints.reading import front_of
@@ -16,7 +17,8 @@ __all__ = ["openapi"]
 async def openapi(http: HttpRequest) -> Response:
     """The description, which is the same for as long as the server runs."""
     services = front_of(http).services
+    paths = {route.path.replace(":path", "") for route in http.app.routes if isinstance(route, Route)}
     described = describe(
-        version=__version__, max_choices=services.config.max_choices, model=services.model_name
+        paths, version=__version__, max_choices=services.config.max_choices, model=services.model_name
     )
     return Response(msgspec.json.encode(described), media_type="application/json")

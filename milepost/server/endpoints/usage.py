@@ -26,13 +26,11 @@ class Tally:
         self._usages: list[Usage | None] = [None] * (len(prompt_lengths) * choices_each)
         self._reasoning: int | None = None
 
-    def note(self, choice: int, usage: Usage) -> None:
-        """Take the newest counts of a choice."""
+    def note(self, choice: int, usage: Usage, reasoning_tokens: int | None = None) -> None:
+        """Take the newest counts of a choice, and how many of its new tokens it thought; None is unknown."""
         self._usages[choice] = usage
-
-    def add_reasoning(self, num_tokens: int) -> None:
-        """Add tokens that were drawn in a thinking channel; without a call nothing is told of them."""
-        self._reasoning = (self._reasoning or 0) + num_tokens
+        if reasoning_tokens is not None:
+            self._reasoning = (self._reasoning or 0) + reasoning_tokens
 
     def body(self) -> UsageBody:
         """The counts so far."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import msgspec
 
-from milepost.errors import RequestError
 from milepost.server.protocol.chat_fields import ChatFields
 from milepost.types import check_cache_salt
 
@@ -29,9 +28,4 @@ class ExplainRequest(ChatFields, frozen=True, kw_only=True):
             RequestError: with the field at fault.
         """
         check_cache_salt(self.cache_salt)
-        if (self.prompt is None) == (self.messages is None):
-            given = "neither" if self.prompt is None else "both"
-            raise RequestError(f"Give prompt or messages, one of them. Given: {given}.", param="prompt")
-        if self.messages is None and (self.tools or self.tool_choice or self.reasoning_effort):
-            field = next(name for name in ("tools", "tool_choice", "reasoning_effort") if getattr(self, name))
-            raise RequestError(f"{field} only means something with messages. Leave it out.", param=field)
+        self.check_prompt_or_messages(self.prompt)

@@ -44,6 +44,25 @@ class ChatFields(msgspec.Struct, frozen=True, kw_only=True):
     reasoning_effort: str | None = None
     chat_template_kwargs: dict[str, Any] = {}  # msgspec gives each struct its own copy
 
+    def check_prompt_or_messages(self, prompt: object) -> None:
+        """Check that there is one of the two, and that nothing shapes a chat that there isn't.
+
+        Args:
+            prompt: the endpoint's field beside ``messages``; None when it is left out.
+
+        Raises:
+            RequestError: with the field at fault.
+        """
+        if (prompt is None) == (self.messages is None):
+            given = "neither" if prompt is None else "both"
+            raise RequestError(f"Give prompt or messages, one of them. Given: {given}.", param="prompt")
+        if self.messages is None:
+            for field in ChatFields.__struct_fields__:
+                if getattr(self, field):
+                    raise RequestError(
+                        f"{field} only means something with messages. Leave it out.", param=field
+                    )
+
 
 class ShapesChat(Protocol):
     """Has the fields of `ChatFields`; a struct can't inherit from two that have fields."""

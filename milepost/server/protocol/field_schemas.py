@@ -122,11 +122,20 @@ PROMPT: Schema = {
     ]
 }
 
-# Null leaves a field out.
+# Null leaves a field out. What shapes a chat may only ask for nothing beside a prompt.
+_GIVEN: Schema = {"not": {"type": "null"}}
+_NOTHING: dict[str, Schema] = {
+    "messages": {"type": "null"},
+    "tools": {"enum": [None, []]},
+    "tool_choice": {"type": "null"},
+    "parallel_tool_calls": {"enum": [None, False]},
+    "reasoning_effort": {"type": "null"},
+    "chat_template_kwargs": {"enum": [None, {}]},
+}
 PROMPT_OR_MESSAGES: Schema = {
     "oneOf": [
-        {"required": [field], "properties": {field: {"not": {"type": "null"}}}}
-        for field in ("prompt", "messages")
+        {"required": ["prompt"], "properties": {"prompt": _GIVEN, **_NOTHING}},
+        {"required": ["messages"], "properties": {"messages": _GIVEN, "prompt": {"type": "null"}}},
     ]
 }
 

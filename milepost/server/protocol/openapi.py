@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
@@ -33,6 +34,7 @@ from milepost.server.protocol.token_requests import (
     TokenizeReply,
     TokenizeRequest,
 )
+from milepost.server.telemetry.page import PageStats
 from milepost.types import MAX_LOGPROBS
 
 __all__ = ["describe"]
@@ -62,6 +64,7 @@ class _Operation(msgspec.Struct, frozen=True, kw_only=True):
     """One path with its method; a `reply` that is a string is a content type."""
 
     summary: str
+    parameters: tuple[Schema, ...] = ()
     body: type[msgspec.Struct] | None = None
     harmless: HarmlessValues = msgspec.field(default_factory=dict)
     reply: type[msgspec.Struct] | str
@@ -72,7 +75,12 @@ class _Operation(msgspec.Struct, frozen=True, kw_only=True):
 _OPERATIONS: dict[str, _Operation] = {
     "/v1/models": _Operation(summary="The one model that is served.", reply=ModelList),
     "/v1/models/{model}": _Operation(
-        summary="The served model by its name.", reply=Model, statuses=(404, *TO_READ)
+        summary="The served model by its name.",
+        parameters=(
+            {"name": "model", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}},
+        ),
+        reply=Model,
+        statuses=(404, *TO_READ),
     ),
     "/v1/chat/completions": _Operation(
         summary="Reply to a conversation.",
@@ -113,14 +121,28 @@ _OPERATIONS: dict[str, _Operation] = {
     "/ready": _Operation(summary="Whether new requests are taken: a readiness probe.", reply=Health),
     "/version": _Operation(summary="The version of Milepost.", reply=Version),
     "/metrics": _Operation(summary="Metrics in Prometheus' text format.", reply="text/plain"),
+    "/stats.json": _Operation(
+        summary="What the page at / shows.",
+        parameters=(
+            {
+                "name": "since",
+                "in": "query",
+                "description": "The number of the first moment that is asked for.",
+                "schema": {"type": "integer", "minimum": 0, "maximum": 1 << 53},
+            },
+        ),
+        reply=PageStats,
+        statuses=(400, *TO_READ),
+    ),
     "/openapi.json": _Operation(summary="This description.", reply="application/json"),
 }
 
 
-def describe(*, version: str, max_choices: int, model: str) -> dict[str, Any]:
+def describe(paths: Collection[str], *, version: str, max_choices: int, model: str) -> dict[str, Any]:
     """The whole description, ready to be written as JSON.
 
     Args:
+        paths: those that are served; others are not described.
         version: of Milepost.
         max_choices: as of `milepost.server.config.ServerConfig`.
         model: the name of the served model.
@@ -137,7 +159,7 @@ def describe(*, version: str, max_choices: int, model: str) -> dict[str, Any]:
     return {
         "openapi": "3.1.0",
         "info": {"title": "Milepost", "version": version, "license": {"name": "Apache-2.0"}},
-        "paths": {path: _path(path, operation) for path, operation in _OPERATIONS.items()},
+        "paths": {path: _path(path, operation) for path, operation in _OPERATIONS.items() if path in paths},
         "components": {
             "schemas": components,
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
@@ -158,10 +180,8 @@ def _path(path: str, operation: _Operation) -> dict[str, Any]:
             "description": STATUSES[status],
             "content": {"application/json": {"schema": _ref(ErrorBody)}},
         }
-    if "{model}" in path:
-        described["parameters"] = [
-            {"name": "model", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
-        ]
+    if operation.parameters:
+        described["parameters"] = list(operation.parameters)
     if operation.body is None:
         return {"get": described}
     described["requestBody"] = {
@@ -191,9 +211,14 @@ def _event(chunk: type[msgspec.Struct]) -> Schema:
         "type": "object",
         "properties": {
             "data": {
-                "type": "string",
-                "contentMediaType": "application/json",
-                "contentSchema": {"anyOf": [_ref(chunk), _ref(ErrorBody)]},
+                "anyOf": [
+                    {"const": "[DONE]"},
+                    {
+                        "type": "string",
+                        "contentMediaType": "application/json",
+                        "contentSchema": {"anyOf": [_ref(chunk), _ref(ErrorBody)]},
+                    },
+                ]
             }
         },
         "required": ["data"],

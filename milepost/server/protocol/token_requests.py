@@ -5,7 +5,6 @@ from __future__ import annotations
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from milepost.errors import RequestError
 from milepost.server.protocol.chat_fields import CHAT_PROMPT_HARMLESS, ChatFields
 from milepost.server.protocol.fields import HarmlessValues
 
@@ -33,9 +32,7 @@ class TokenizeRequest(ChatFields, frozen=True, kw_only=True):
         Raises:
             RequestError: with the field at fault.
         """
-        if (self.prompt is None) == (self.messages is None):
-            given = "neither" if self.prompt is None else "both"
-            raise RequestError(f"Give prompt or messages, one of them. Given: {given}.", param="prompt")
+        self.check_prompt_or_messages(self.prompt)
 
 
 class TokenizeReply(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from milepost.server.config import ServerConfig
-from milepost.server.telemetry.exchanges import MAX_LOGGED_BYTES, Exchange, current_exchange
+from milepost.server.telemetry.calls import MAX_LOGGED_BYTES, Call, current_call
 
-__all__ = ["JsonFormatter", "TextFormatter", "configure_logging", "exchange_fields", "log_exchange"]
+__all__ = ["JsonFormatter", "TextFormatter", "call_fields", "configure_logging", "log_call"]
 
 logger = logging.getLogger("milepost.server.requests")
 
@@ -24,17 +24,26 @@ _PROMPT_FIELDS = ("messages", "prompt", "tools")
 
 def configure_logging(config: ServerConfig) -> None:
     """Send all logs of this process to standard error, in the form and from the level that `config` says."""
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _StandardError()
     handler.setFormatter(JsonFormatter() if config.log_format == "json" else TextFormatter())
     root = logging.getLogger()
-    root.handlers[:] = [handler]
-    level = config.log_level.upper()
-    root.setLevel(max(logging.getLevelNamesMapping()[level], logging.INFO))
-    logging.getLogger("milepost").setLevel(level)
+    root.handlers[:] = [*(one for one in root.handlers if not isinstance(one, _StandardError)), handler]
+    root.setLevel(config.log_level.upper())
     for name in ("uvicorn", "uvicorn.error", "uvicorn.access"):
         logging.getLogger(name).handlers.clear()
         logging.getLogger(name).propagate = True
-    logging.captureWarnings(True)
+
+
+class _StandardError(logging.Handler):
+    """Writes to standard error as it is now: whoever redirects it later gets the log too."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one record; a log that can't be written is not worth a request."""
+        try:
+            sys.stderr.write(f"{self.format(record)}\n")
+            sys.stderr.flush()
+        except Exception:  # noqa: BLE001 - logging's own way to say so
+            self.handleError(record)
 
 
 class TextFormatter(logging.Formatter):
@@ -72,22 +81,20 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(body, ensure_ascii=False, default=str)
 
 
-def log_exchange(exchange: Exchange) -> None:
+def log_call(call: Call) -> None:
     """Tell of a request that is over: one line at info."""
-    path = exchange.scope["path"]
-    level = logging.DEBUG if path in _QUIET_PATHS and exchange.status < 400 else logging.INFO
+    path = call.scope["path"]
+    level = logging.DEBUG if path in _QUIET_PATHS and call.status < 400 else logging.INFO
     if not logger.isEnabledFor(level):
         return
-    extra = {"fields": exchange_fields(exchange), "request_id": exchange.id}
-    logger.log(
-        level, "%s %s %d", exchange.scope["method"], path[:_MAX_PATH_CHARS], exchange.status, extra=extra
-    )
+    extra = {"fields": call_fields(call), "request_id": call.id}
+    logger.log(level, "%s %s %d", call.scope["method"], path[:_MAX_PATH_CHARS], call.status, extra=extra)
 
 
-def exchange_fields(exchange: Exchange) -> dict[str, Any]:
+def call_fields(call: Call) -> dict[str, Any]:
     """What is told of a request beside its path and its status; times in seconds."""
-    fields: dict[str, Any] = {"tenant": exchange.tenant}
-    reports = exchange.reports
+    fields: dict[str, Any] = {"tenant": call.tenant}
+    reports = call.reports
     if reports:
         usages = [report.usage for report in reports]
         fields["prompt_tokens"] = sum(usage.prompt_tokens for usage in usages)
@@ -98,12 +105,12 @@ def exchange_fields(exchange: Exchange) -> dict[str, Any]:
         if first:
             fields["ttft"] = round(min(first), 6)
         fields["finish_reason"] = ",".join(dict.fromkeys(report.reason.value for report in reports))
-    if exchange.code is not None:
-        fields["code"] = exchange.code
-    fields["duration"] = round(exchange.duration or 0.0, 6)
-    if exchange.asked and exchange.requests:
-        fields["prompt"] = _prompt(bytes(exchange.asked))
-        fields["reply"] = exchange.said[:MAX_LOGGED_BYTES].decode(errors="replace")
+    if call.code is not None:
+        fields["code"] = call.code
+    fields["duration"] = round(call.duration or 0.0, 6)
+    if call.asked and call.requests:
+        fields["prompt"] = _prompt(bytes(call.asked))
+        fields["reply"] = call.said[:MAX_LOGGED_BYTES].decode(errors="replace")
     return fields
 
 
@@ -118,8 +125,8 @@ def _request_id(record: logging.LogRecord) -> str | None:
     told: str | None = getattr(record, "request_id", None)
     if told is not None:
         return told
-    exchange = current_exchange.get()
-    return None if exchange is None else exchange.id
+    call = current_call.get()
+    return None if call is None else call.id
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:

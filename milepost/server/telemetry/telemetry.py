@@ -7,9 +7,9 @@ import time
 from contextlib import suppress
 
 from milepost.server.services import Services
-from milepost.server.telemetry.exchanges import Exchange, Exchanges
+from milepost.server.telemetry.calls import Call, Calls
 from milepost.server.telemetry.history import History
-from milepost.server.telemetry.logs import log_exchange
+from milepost.server.telemetry.logs import log_call
 
 __all__ = ["Telemetry"]
 
@@ -24,7 +24,7 @@ class Telemetry:
 
     Attributes:
         metrics: the services'.
-        exchanges: the HTTP requests that are under way.
+        calls: the HTTP requests that are under way.
         history: what the page shows.
     """
 
@@ -33,7 +33,7 @@ class Telemetry:
         self.metrics.watch(
             services.engine.stats, prefix=services.config.metrics_prefix, model_name=services.model_name
         )
-        self.exchanges = Exchanges(self.metrics, self._end, keep_texts=services.config.log_prompts)
+        self.calls = Calls(self.metrics, self._end, keep_texts=services.config.log_prompts)
         self.history = History(self.metrics, services.engine.stats)
         self._tracing = services.tracing
         self._began = time.monotonic()
@@ -62,7 +62,7 @@ class Telemetry:
             self.history.sample()
             await asyncio.sleep(SAMPLE_SECONDS)
 
-    def _end(self, exchange: Exchange) -> None:
-        log_exchange(exchange)
+    def _end(self, call: Call) -> None:
+        log_call(call)
         if self._tracing is not None:
-            self._tracing.trace(exchange)
+            self._tracing.trace(call)

@@ -14,13 +14,15 @@ from typing import TYPE_CHECKING, Any
 from milepost import __version__
 from milepost.engine.reports import RequestReport
 from milepost.errors import ConfigError
-from milepost.server.telemetry.exchanges import Exchange
+from milepost.server.telemetry.calls import Call
 from milepost.types import FinishReason, Request
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
 
 __all__ = ["Tracing", "otlp_provider"]
+
+EXPORT_SECONDS = 3.0  # a collector that is away may not hold a server up that ends
 
 _OPERATIONS = {"/v1/chat/completions": "chat", "/v1/completions": "text_completion"}
 
@@ -32,13 +34,8 @@ def otlp_provider(endpoint: str) -> TracerProvider:
         endpoint: of the collector, ``/v1/traces`` included.
 
     Raises:
-        ConfigError: the extra is not installed, or it is no HTTP address.
+        ConfigError: the extra is not installed.
     """
-    if not endpoint.startswith(("http://", "https://")):
-        raise ConfigError(
-            f"otlp_endpoint must be an http:// or https:// address, such as http://localhost:4318/v1/traces. "
-            f"Given: {endpoint!r}."
-        )
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.resources import Resource
@@ -46,17 +43,19 @@ def otlp_provider(endpoint: str) -> TracerProvider:
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError as error:
         raise ConfigError(
-            f"otlp_endpoint needs OpenTelemetry, which is not installed ({error}). "
+            f"--otlp-endpoint needs OpenTelemetry, which is not installed ({error}). "
             "Install it with: pip install 'milepost[tracing]'."
         ) from None
     resource = Resource.create({"service.name": "milepost", "service.version": __version__})
     provider = TracerProvider(resource=resource)
-    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint)))
+    provider.add_span_processor(
+        BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint, timeout=EXPORT_SECONDS))
+    )
     return provider
 
 
 class Tracing:
-    """Makes spans of exchanges that are over.
+    """Makes spans of calls that are over.
 
     Args:
         provider: where they go.
@@ -71,40 +70,40 @@ class Tracing:
         self._propagator = TraceContextTextMapPropagator()
         self._model_name = model_name
 
-    def trace(self, exchange: Exchange) -> None:
-        """Tell of an exchange that asked the engine something, or failed to; others have no span."""
-        path = exchange.scope["path"]
+    def trace(self, call: Call) -> None:
+        """Tell of a call that asked the engine something, or failed to; others have no span."""
+        path = call.scope["path"]
         if path not in _OPERATIONS:
             return
         from opentelemetry import trace
         from opentelemetry.trace import SpanKind, Status, StatusCode
 
-        # The engine's clock and the exchange's is the monotonic one; spans want nanoseconds since 1970.
+        # The engine's clock and the call's is the monotonic one; spans want nanoseconds since 1970.
         offset = time.time() - time.monotonic()
         carrier = {
-            name: value for name in ("traceparent", "tracestate") if (value := exchange.header(name.encode()))
+            name: value for name in ("traceparent", "tracestate") if (value := call.header(name.encode()))
         }
         span = self._tracer.start_span(
-            f"{exchange.scope['method']} {path}",
+            f"{call.scope['method']} {path}",
             context=self._propagator.extract(carrier),
             kind=SpanKind.SERVER,
-            start_time=_nanoseconds(exchange.began + offset),
+            start_time=_nanoseconds(call.began + offset),
             attributes={
-                "http.request.method": exchange.scope["method"],
+                "http.request.method": call.scope["method"],
                 "http.route": path,
-                "http.response.status_code": exchange.status,
+                "http.response.status_code": call.status,
                 "url.path": path,
-                "milepost.request_id": exchange.id,
-                "milepost.tenant": exchange.tenant,
+                "milepost.request_id": call.id,
+                "milepost.tenant": call.tenant,
             },
         )
-        if exchange.code is not None:
-            span.set_attribute("error.type", exchange.code)
-        if exchange.status >= 500:
+        if call.code is not None:
+            span.set_attribute("error.type", call.code)
+        if call.status >= 500:
             span.set_status(Status(StatusCode.ERROR))
         inside = trace.set_span_in_context(span)
-        for report in exchange.reports:
-            request = exchange.requests[report.request_id]
+        for report in call.reports:
+            request = call.requests[report.request_id]
             child = self._tracer.start_span(
                 f"{_OPERATIONS[path]} {self._model_name}",
                 context=inside,
@@ -124,8 +123,8 @@ class Tracing:
                 child.set_attribute("error.type", "execution_failed")
                 child.set_status(Status(StatusCode.ERROR))
             child.end(_nanoseconds(report.ended + offset))
-        last = max((report.ended for report in exchange.reports), default=0.0)
-        span.end(_nanoseconds(max(exchange.began + (exchange.duration or 0.0), last) + offset))
+        last = max((report.ended for report in call.reports), default=0.0)
+        span.end(_nanoseconds(max(call.began + (call.duration or 0.0), last) + offset))
 
     def close(self) -> None:
         """Send what has not been sent, for some seconds at most."""

@@ -1,6 +1,6 @@
 """One HTTP request from its first byte to the end of all that it set going: its id, and what is told of it.
 
-An exchange ends when its reply is sent *and* the engine has told the end of each request behind it; only then
+A call ends when its reply is sent *and* the engine has told the end of each request behind it; only then
 is everything known that a log line or a trace says. A client that leaves ends the first before the second.
 """
 
@@ -23,22 +23,22 @@ from milepost.server.protocol.errors import HttpError
 from milepost.server.telemetry.metrics import Metrics
 from milepost.types import Request
 
-__all__ = ["Exchange", "Exchanges", "current_exchange", "note_refusal"]
+__all__ = ["Call", "Calls", "current_call", "note_refusal"]
 
 MAX_ID_CHARS = 128
 MAX_LOGGED_BYTES = 65536  # of a prompt or a reply, where they are logged at all
 
 _VALID_ID = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._:@/+=-]{{0,{MAX_ID_CHARS - 1}}}")
 
-# How long the end of an exchange waits for the engine's last word; a stopped engine says none.
+# How long the end of a call waits for the engine's last word; a stopped engine says none.
 PATIENCE_SECONDS = 5.0
 
-current_exchange: ContextVar[Exchange | None] = ContextVar("current_exchange", default=None)
-"""The exchange that the running code serves, also in its tasks and threads."""
+current_call: ContextVar[Call | None] = ContextVar("current_call", default=None)
+"""The call that the running code serves, also in its tasks and threads."""
 
 
 @dataclass(eq=False)
-class Exchange:
+class Call:
     """One HTTP request and its reply.
 
     Attributes:
@@ -85,67 +85,65 @@ class Exchange:
         return None
 
 
-class Exchanges:
+class Calls:
     """Gives every HTTP request its id and tells its end.
 
     Args:
         metrics: told of tenants' tokens and the like.
-        on_end: called on the event loop when an exchange is over.
+        on_end: called on the event loop when a call is over.
         keep_texts: whether prompts and replies are kept to be logged.
     """
 
-    def __init__(
-        self, metrics: Metrics, on_end: Callable[[Exchange], None], *, keep_texts: bool = False
-    ) -> None:
+    def __init__(self, metrics: Metrics, on_end: Callable[[Call], None], *, keep_texts: bool = False) -> None:
         self._metrics = metrics
         self._on_end = on_end
         self._keep_texts = keep_texts
-        self._by_request: dict[str, tuple[Exchange, asyncio.AbstractEventLoop]] = {}
+        self._by_request: dict[str, tuple[Call, asyncio.AbstractEventLoop]] = {}
         metrics.on_finished = self._finished
 
     async def serve(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
         """Let `app` answer a request, with its id in the reply's headers."""
         scope.setdefault("state", {})
-        exchange = Exchange(id=_id_of(scope), scope=scope, began=time.monotonic())
+        call = Call(id=_id_of(scope), scope=scope, began=time.monotonic())
         # Never taken back: the context is this request's own, and the server behind logs in it too.
-        current_exchange.set(exchange)
+        current_call.set(call)
 
         async def answer(message: Message) -> None:
             if message["type"] == "http.response.start":
-                exchange.status = message["status"]
+                call.status = message["status"]
                 headers = [(name, value) for name, value in message["headers"] if name != b"x-request-id"]
-                message = {**message, "headers": [*headers, (b"x-request-id", exchange.id.encode())]}
-            elif self._keep_texts and len(exchange.said) < MAX_LOGGED_BYTES:
-                exchange.said += message.get("body", b"")
+                message = {**message, "headers": [*headers, (b"x-request-id", call.id.encode())]}
+            elif self._keep_texts and len(call.said) < MAX_LOGGED_BYTES:
+                call.said += message.get("body", b"")
             await send(message)
 
         async def listen() -> Message:
             message = await receive()
             if self._keep_texts and message["type"] == "http.request":
-                exchange.asked += message.get("body", b"")
+                call.asked += message.get("body", b"")
             return message
 
         try:
             await app(scope, listen, answer)
         finally:
-            exchange.duration = time.monotonic() - exchange.began
-            self._end_if_over(exchange)
-            if not exchange.is_over:
-                asyncio.get_running_loop().call_later(PATIENCE_SECONDS, self._give_up, exchange)
+            call.duration = time.monotonic() - call.began
+            self._end_if_over(call)
+            if not call.is_over:
+                asyncio.get_running_loop().call_later(PATIENCE_SECONDS, self._give_up, call)
 
     @contextmanager
     def submitting(self, request: Request) -> Iterator[None]:
-        """The engine is about to be asked: what it reports of `request` belongs to the current exchange."""
-        exchange = current_exchange.get()
-        if exchange is None:
+        """The engine is about to be asked: what it reports of `request` belongs to the current call."""
+        call = current_call.get()
+        if call is None:
             yield
             return
-        exchange.requests[request.request_id] = request
-        self._by_request[request.request_id] = (exchange, asyncio.get_running_loop())
+        call.requests[request.request_id] = request
+        self._by_request[request.request_id] = (call, asyncio.get_running_loop())
         try:
             yield
         except BaseException:
-            del exchange.requests[request.request_id]
+            del call.requests[request.request_id]
             del self._by_request[request.request_id]
             raise
 
@@ -153,43 +151,43 @@ class Exchanges:
         """Called on the engine's thread."""
         found = self._by_request.pop(report.request_id, None)
         if found is not None:
-            exchange, loop = found
+            call, loop = found
             with suppress(RuntimeError):  # the loop is closed: nobody can tell any more
-                loop.call_soon_threadsafe(self._reported, exchange, report)
+                loop.call_soon_threadsafe(self._reported, call, report)
 
-    def _reported(self, exchange: Exchange, report: RequestReport) -> None:
-        if report.request_id in exchange.requests:
-            exchange.reports.append(report)
-            self._end_if_over(exchange)
+    def _reported(self, call: Call, report: RequestReport) -> None:
+        if report.request_id in call.requests:
+            call.reports.append(report)
+            self._end_if_over(call)
 
-    def _give_up(self, exchange: Exchange) -> None:
+    def _give_up(self, call: Call) -> None:
         """An engine that has failed or stopped reports nothing of requests that it had not begun."""
-        if exchange.is_over:
+        if call.is_over:
             return
-        told = {report.request_id for report in exchange.reports}
-        for request_id in [*exchange.requests]:
+        told = {report.request_id for report in call.reports}
+        for request_id in [*call.requests]:
             if request_id not in told:
-                del exchange.requests[request_id]
+                del call.requests[request_id]
                 self._by_request.pop(request_id, None)
-        self._end_if_over(exchange)
+        self._end_if_over(call)
 
-    def _end_if_over(self, exchange: Exchange) -> None:
-        if not exchange.is_over:
+    def _end_if_over(self, call: Call) -> None:
+        if not call.is_over:
             return
-        self._metrics.answered(exchange.tenant, exchange.reports)
-        if exchange.requests:
-            prompts = {id(request.prompt_token_ids) for request in exchange.requests.values()}
+        self._metrics.answered(call.tenant, call.reports)
+        if call.requests:
+            prompts = {id(request.prompt_token_ids) for request in call.requests.values()}
             for _ in prompts:
-                self._metrics.asked(len(exchange.requests) // len(prompts))
-        self._on_end(exchange)
+                self._metrics.asked(len(call.requests) // len(prompts))
+        self._on_end(call)
 
 
 def note_refusal(metrics: Metrics, error: HttpError) -> None:
-    """Count an error's reply, and let the exchange that it ends tell its code."""
+    """Count an error's reply, and let the call that it ends tell its code."""
     metrics.http_error(error.status, error.detail.code)
-    exchange = current_exchange.get()
-    if exchange is not None:
-        exchange.code = error.detail.code
+    call = current_call.get()
+    if call is not None:
+        call.code = error.detail.code
 
 
 def _id_of(scope: Scope) -> str:
