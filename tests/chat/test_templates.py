@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from milepost.chat.encoding import ChatOptions, EncodedPrompt
 from milepost.chat.families import chat_encoding
@@ -139,6 +140,21 @@ def test_users_never_write_special_tokens(
     assert specials(k3_tokenizer, prompt) == specials(k3_tokenizer, asked("a", "b", "c", "d"))
     shown = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     assert shown in written(k3_tokenizer, prompt), "the marks are taken out"
+
+
+@settings(deadline=None, max_examples=40)
+@given(contents=st.lists(TEXT, min_size=1, max_size=4), name=TEXT)
+def test_it_writes_what_jinja_writes(
+    chatml: TemplateEncoding, k3_tokenizer: Tokenizer, contents: list[str], name: str
+) -> None:
+    plain = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+    plain.filters["tojson"] = lambda value: json.dumps(value, ensure_ascii=False)
+    messages = [user(content, name=name) for content in contents]
+    tools = [{"type": "function", "function": {"name": name or "f", "description": contents[0]}}]
+    expected = plain.from_string(CHATML).render(
+        messages=messages, tools=tools, add_generation_prompt=True, **NAMES
+    )
+    assert written(k3_tokenizer, chatml.encode(messages, ChatOptions(tools=tools))) == expected
 
 
 @pytest.mark.parametrize(
