@@ -15,7 +15,7 @@ from milepost.chat.calls import ToolCallDelta
 from milepost.chat.encoding import EncodedPrompt
 from milepost.chat.messages import ToolCall
 from milepost.chat.reply import Reply, ReplyDelta, ReplyParser, collect_reply
-from milepost.server.endpoints.exchange import (
+from milepost.server.endpoints.generation import (
     answer,
     check_num_choices,
     choice_requests,

@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from milepost.chat.tokenizer import Tokenizer
 from milepost.errors import RequestError
-from milepost.server.endpoints.exchange import (
+from milepost.server.endpoints.generation import (
     answer,
     check_num_choices,
     choice_requests,
@@ -42,8 +42,8 @@ async def completions(http: HttpRequest) -> Response:
     front = front_of(http)
     asked = await read_request(http, CompletionRequest, COMPLETION_HARMLESS)
     # Away from the event loop: long prompts take long to read and to tokenise.
-    exchange = await asyncio.to_thread(_prepare, front, asked)
-    return await answer(http, front, exchange)
+    generation = await asyncio.to_thread(_prepare, front, asked)
+    return await answer(http, front, generation)
 
 
 def _prepare(front: Front, asked: CompletionRequest) -> _Continuation:
