@@ -37,28 +37,28 @@ class CallLog:
 
     def __init__(self) -> None:
         self._count = 0
-        self._news: list[ToolCallDelta] = []
+        self._started: dict[int, tuple[str, str]] = {}  # index -> (id, name)
+        self._pieces: dict[int, list[str]] = {}
 
     def start(self, name: str, call_id: str | None = None) -> None:
         """A call begins; what is added from now on is its own."""
-        self._news.append(ToolCallDelta(index=self._count, id=call_id or new_call_id(), name=name))
+        self._started[self._count] = (call_id or new_call_id(), name)
+        self._pieces[self._count] = []
         self._count += 1
 
     def add(self, arguments: str) -> None:
         """The next piece of the arguments of the call that began last."""
-        if not arguments:
-            return
-        index = self._count - 1
-        if self._news and self._news[-1].index == index:
-            last = self._news.pop()
-            self._news.append(msgspec.structs.replace(last, arguments=last.arguments + arguments))
-        else:
-            self._news.append(ToolCallDelta(index=index, arguments=arguments))
+        if arguments:
+            self._pieces.setdefault(self._count - 1, []).append(arguments)
 
     def take(self) -> tuple[ToolCallDelta, ...]:
         """What was added since the last time, one delta a call."""
-        news, self._news = tuple(self._news), []
-        return news
+        news = []
+        for index, pieces in self._pieces.items():
+            call_id, name = self._started.get(index, (None, None))
+            news.append(ToolCallDelta(index=index, id=call_id, name=name, arguments="".join(pieces)))
+        self._started, self._pieces = {}, {}
+        return tuple(news)
 
 
 def collect_calls(deltas: Iterable[ToolCallDelta]) -> tuple[ToolCall, ...]:

@@ -7,6 +7,8 @@ import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
 
+import msgspec
+
 from milepost.chat.reply import Reply, ReplyParser, collect_reply
 from milepost.chat.tokenizer import Tokenizer
 from milepost.types import FinishReason, RequestOutput, Usage
@@ -52,6 +54,19 @@ def stream(
         )
         if final:
             return
+
+
+def stopped_stream(
+    tokenizer: Tokenizer, ids: Sequence[int], cuts: Sequence[int], num_shown: int
+) -> Iterator[RequestOutput]:
+    """The same where a stop string ends the reply behind so many characters; those come as they can."""
+    whole = "".join(news.text for news in stream(tokenizer, ids, ()))[:num_shown]
+    told = 0
+    for news in stream(tokenizer, ids, cuts):
+        text = whole[told:] if news.finished else whole[told : told + len(news.text)]
+        told += len(text)
+        stop = "stop" if news.finished else None
+        yield msgspec.structs.replace(news, text=text, stop_reason=stop)
 
 
 def outcome(reply: Reply) -> Outcome:

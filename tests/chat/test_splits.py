@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from milepost.chat.encoding import ChatEncoding, ChatOptions
 from milepost.chat.families import chat_encoding
-from milepost.chat.reply import ReplyParser
+from milepost.chat.reply import ReplyParser, collect_reply
 from milepost.chat.templates.form import TemplateEncoding
 from milepost.chat.templates.sandbox import ChatTemplate
 from milepost.chat.tokenizer import Tokenizer
 from milepost.types import FinishReason
-from tests.chat.reply_streams import Outcome, parsed, spelled_in_bytes
+from tests.chat.reply_streams import Outcome, outcome, parsed, spelled_in_bytes, stopped_stream, stream
 
 USER = {"role": "user", "content": "x"}
 TEMPLATE = "{% for m in messages %}{{ m.content }}{% endfor %}{{ '<think>' if thinking }}"
@@ -176,6 +176,26 @@ def test_a_reply_that_is_cut_off_is_a_beginning_of_the_whole(
         for (name_begun, arguments), (whole_name, whole) in zip(begun, calls, strict=False):
             assert name_begun == whole_name
             assert whole.startswith(arguments.rstrip("\ufffd")), length
+
+
+@pytest.mark.parametrize(("form", "name"), CASES)
+def test_a_stop_string_may_end_a_reply_anywhere(
+    forms: dict[str, tuple[Tokenizer, ChatEncoding]], form: str, name: str
+) -> None:
+    tokenizer, parser, ids, _ = prepared(forms, form, name)
+    ids = ids[:-1]  # the stop string ends it, no token
+    total = len("".join(news.text for news in stream(tokenizer, ids, ())))
+    for num_shown in range(total):
+        ways = []
+        for cuts in ((), range(1, len(ids)), range(3, len(ids), 7)):
+            fresh = parser()
+            deltas = [fresh.feed(news) for news in stopped_stream(tokenizer, ids, cuts, num_shown)]
+            ways.append(outcome(collect_reply(deltas)))
+        assert ways[0] == ways[1] == ways[2], num_shown
+        content, reasoning, calls = ways[0]
+        # Nothing behind the stop string is told.
+        assert len(content) + len(reasoning) <= num_shown
+        assert all(len(name) <= num_shown for name, _ in calls)
 
 
 @settings(deadline=None, max_examples=150)

@@ -258,6 +258,8 @@ HOSTILE = {
     "initialiser": "{{ namespace.__init__.__globals__ }}",
     "context": "{{ self._TemplateReference__context.environment }}",
     "function": "{{ [].count }}",
+    "uncallable": "{{ messages[0].get.__self__() }}{{ [namespace().x.y]() }}",
+    "unsafe call": "{{ ('a'.format | list)() }}",
     "include": "{% include '/etc/passwd' %}",
     "import": "{% import 'os' as os %}{{ os }}",
     "extends": "{% extends '/etc/passwd' %}",
@@ -316,8 +318,9 @@ def test_a_template_that_prints_what_it_must_not_prints_nothing(k3_tokenizer: To
 
 
 def test_a_template_refuses_a_conversation_in_its_own_words(k3_tokenizer: Tokenizer) -> None:
-    with pytest.raises(RequestError, match="refuses this conversation: no thanks") as caught:
-        rendered(k3_tokenizer, "{{ raise_exception('no thanks') }}")
+    with pytest.raises(RequestError) as caught:
+        rendered(k3_tokenizer, "{{ raise_exception('no ' ~ messages[0].content) }}", [user("<|open|>")])
+    assert str(caught.value) == "The chat template refuses this conversation: no <|open|>"
     assert caught.value.param == "messages"
 
 
@@ -331,10 +334,11 @@ def test_what_templates_rely_on(k3_tokenizer: Tokenizer) -> None:
         "{{ [3, 1] | sort | tojson(separators=(',', ':')) }}{{ {'b': 1, 'a': 2} | tojson(sort_keys=true) }}"
         "{{ {'a': [1]} | tojson(indent=2) }}{{ (messages + [messages[0]]) | length }}"
         "{% set x = 'abc' %}{{ x[::-1] }}{{ x.replace('b', '-') }}{{ x is string }}{{ none is none }}"
+        "{{ '<&' | e }}"
         "{{ '%s-%d' % ('a', 3) }}{{ '{}!'.format(1) }}{{ undefined_one is defined }}{{ tools is none }}"
     )
     assert rendered(k3_tokenizer, source, [user(" hi "), user("x")]) == (
-        'HI4b hi ,x[1,3]{"a": 2, "b": 1}{\n  "a": [\n    1\n  ]\n}3cbaa-cTrueTruea-31!FalseTrue'
+        'HI4b hi ,x[1,3]{"a": 2, "b": 1}{\n  "a": [\n    1\n  ]\n}3cbaa-cTrueTrue&lt;&amp;a-31!FalseTrue'
     )
 
 

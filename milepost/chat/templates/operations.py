@@ -10,7 +10,6 @@ from typing import Any
 
 from jinja2 import TemplateError, Undefined, filters
 from jinja2.utils import Namespace
-from markupsafe import escape
 
 from milepost.chat.templates.limits import (
     MAX_ITEMS,
@@ -51,6 +50,7 @@ STRING_METHODS = frozenset(
 MAX_INDENT = 64
 MAX_ROUND_DIGITS = 32
 
+_HTML = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&#34;", "'": "&#39;"})
 _TIME_FORMAT = re.compile(r"(?:[^%]|%-?[A-Za-z%])*\Z")
 
 
@@ -112,7 +112,7 @@ def _strftime_now(pattern: object) -> str:
 
 
 def _escape(value: object) -> str:
-    return meter().write(str(escape(as_text(value))))
+    return meter().write(as_text(value).translate(_HTML))
 
 
 def _format(value: object, *arguments: object, **named: object) -> str:

@@ -7,6 +7,7 @@ looks at the clock. It knows the filters and functions that chat templates use, 
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Mapping
 from types import FrameType
@@ -46,6 +47,7 @@ __all__ = ["ChatTemplate"]
 MAX_TEMPLATE_CHARS = 1024 * 1024
 MAX_TOLD_CHARS = 300
 
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _CODE_FILE = "<template>"  # Jinja's name for a template that came from no file
 _SAFE_OF_MAPPINGS = frozenset({"get", "items", "keys", "values"})
 _SAFE_OF_LISTS = frozenset({"count", "index"})
@@ -100,11 +102,13 @@ class ChatTemplate:
         try:
             return self._written(variables)
         except TemplateRefusal as refusal:
-            raise _error(f"The chat template refuses this conversation: {refusal.message}") from None
+            said = (refusal.message or "").replace(mark, "") if mark else refusal.message
+            raise _error(f"The chat template refuses this conversation: {said}") from None
         except TemplateLimitError as error:
             raise _error(f"The chat template was ended: {error}.") from None
         except Exception as error:  # noqa: BLE001  # a template can raise whatever its operations raise
-            raise _error(f"The chat template fails at this conversation: {_told(error)}.") from None
+            said = _told(error).replace(mark, "") if mark else _told(error)
+            raise _error(f"The chat template fails at this conversation: {said}.") from None
         finally:
             sys.settrace(before)
             set_meter(None)
@@ -137,6 +141,7 @@ def _error(message: str) -> RequestError:
 def _told(error: Exception) -> str:
     """What went wrong, in few words; errors of templates hold nothing of the host."""
     message = error.message if isinstance(error, TemplateError) else str(error)
+    message = _ADDRESS.sub("", message or "")
     return f"{type(error).__name__}: {message or 'no reason given'}"[:MAX_TOLD_CHARS].rstrip(".")
 
 

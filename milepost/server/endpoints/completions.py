@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncGenerator, Sequence
 
@@ -12,7 +11,7 @@ from starlette.responses import Response
 
 from milepost.chat.tokenizer import Tokenizer
 from milepost.errors import RequestError
-from milepost.server.endpoints.exchange import (
+from milepost.server.endpoints.generation import (
     answer,
     check_num_choices,
     choice_requests,
@@ -21,7 +20,7 @@ from milepost.server.endpoints.exchange import (
     usage_of_chunk,
 )
 from milepost.server.endpoints.prompts import checked_grammar, encode_text, most_prompt_tokens
-from milepost.server.endpoints.reading import front_of, new_id, read_request
+from milepost.server.endpoints.reading import front_of, in_thread, new_id, read_request
 from milepost.server.endpoints.usage import Tally
 from milepost.server.front import Front, Run
 from milepost.server.protocol.logprobs import completion_logprobs
@@ -42,8 +41,9 @@ async def completions(http: HttpRequest) -> Response:
     front = front_of(http)
     asked = await read_request(http, CompletionRequest, COMPLETION_HARMLESS)
     # Away from the event loop: long prompts take long to read and to tokenise.
-    exchange = await asyncio.to_thread(_prepare, front, asked)
-    return await answer(http, front, exchange)
+    is_long = asked.constraint() is not None
+    generation = await in_thread(http, lambda: _prepare(front, asked), is_long=is_long)
+    return await answer(http, front, generation)
 
 
 def _prepare(front: Front, asked: CompletionRequest) -> _Continuation:
