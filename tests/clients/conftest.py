@@ -1,8 +1,10 @@
 """A server of the shipped model, in an environment that need not be the clients'.
 
 `MILEPOST_SERVER_PYTHON` names the interpreter that runs the server, `MILEPOST_SERVER_URL` a server that runs
-already; without either it is this interpreter. Clients leave event loops and sockets to the garbage collector,
-which the project's own settings forbid, so run them with: pytest -m clients -W ignore tests/clients
+already; without either it is this interpreter.
+
+Clients leave event loops and sockets to the garbage collector, which the project's own settings forbid, so run
+them with: pytest -m clients -W ignore tests/clients
 """
 
 from __future__ import annotations
