@@ -15,7 +15,7 @@ from milepost.prefix.config import CacheConfig
 from milepost.runtime.arena import Arena
 from milepost.runtime.taped_model import TapedModel
 from milepost.types import Batch, FinishReason
-from tests.e2e.engines import BeforeStep, Reply, TestEngine, Toy, sixteen_requests
+from tests.e2e.engines import BeforeStep, Reply, TestEngine, Toy, final_length, sixteen_requests
 
 VICTIM = "r33"
 
@@ -137,3 +137,46 @@ def test_want_of_memory_behind_a_tape_fails_one_request(toy: Toy, alone: dict[st
     require_one_victim(replies, alone, "too little memory")
     assert engine.engine.failure is None
     engine.check_reset()
+
+
+class WrongLogits:
+    """The toy's model; while the trap is set, the victim's logits are not finite. What it writes is right."""
+
+    def __init__(self, toy: Toy, trap: Trap) -> None:
+        self._model = toy.model
+        self._trap = trap
+        self.rows: list[int] = []
+
+    def before_step(self, batch: Batch, arena: Arena) -> None:
+        self._trap.before_step(batch, arena)
+        sampling = [row.request_id for row in batch.rows if row.samples]
+        self.rows = [sampling.index(VICTIM)] if self._trap.is_set else []
+
+    def forward(self, inputs: StepInputs) -> StepOutput:
+        output = self._model.forward(inputs)
+        logits = output.logits.clone()
+        logits[self.rows, 7] = torch.nan
+        return StepOutput(logits, output.finite)
+
+
+def test_logits_that_are_not_finite_fail_one_request_and_publish_nothing(
+    toy: Toy, alone: dict[str, list[int]]
+) -> None:
+    model = WrongLogits(toy, Trap(RuntimeError()))
+    requests = sixteen_requests(toy)[4:8]
+    engine = TestEngine(
+        toy,
+        num_pages=sum(map(final_length, requests)) * (toy.layout.pages_per_state + 1),  # for every token's
+        before_step=model.before_step,
+        model=model,
+        cache=CacheConfig(snapshot_policy="every(1)", match_unit=1),
+    )
+    replies = engine.run(requests)
+    served = {request.request_id: alone[request.request_id] for request in requests}
+    require_one_victim(replies, served, "The model's logits are not finite (1 of ")
+    assert engine.scheduler.stats().failed_steps == 0, "the others did not notice"
+    prompt = next(request.prompt_token_ids for request in requests if request.request_id == VICTIM)
+    assert isinstance(prompt, tuple)
+    # The failed step computed the fifth token that was drawn. All before it is cached, nothing of it.
+    told = engine.scheduler.explain((*prompt, *alone[VICTIM][:5], 0, 0))
+    assert told.matched_tokens == told.hit_tokens == len(prompt) + 4
