@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -25,6 +26,8 @@ __all__ = ["ArgumentSet", "Value", "argument_set", "arguments_schema", "values_o
 JSON_TYPES = ("string", "number", "boolean", "null", "object", "array")
 # How deep references and alternatives are followed; what lies deeper may be anything.
 MAX_DEPTH = 16
+# How many alternatives are told apart; a schema of more, such as one that holds itself, may be anything.
+MAX_BRANCHES = 64
 # Lengths up to here are counted; each character more makes the grammar larger.
 MAX_COUNTED_CHARS = 4096
 
@@ -106,7 +109,8 @@ def values_of(schema: object, root: Mapping[str, Any], path: str) -> list[Value]
         RequestError: it allows nothing, or can't be written as a grammar.
     """
     found: dict[str, list[Mapping[str, Any]]] = {}
-    for branch in _branches(schema, root, MAX_DEPTH):
+    branches = list(islice(_branches(schema, root, MAX_DEPTH), MAX_BRANCHES + 1))
+    for branch in branches if len(branches) <= MAX_BRANCHES else [{}]:
         for kind in _kinds(branch):
             found.setdefault(kind, []).append(branch)
     try:
@@ -253,8 +257,15 @@ def _literal(branches: Sequence[Mapping[str, Any]], kind: str, root: Mapping[str
     if not limited:
         return None
     whole: dict[str, Any] = limited[0] if len(limited) == 1 else {"anyOf": limited}
-    definitions = {key: root[key] for key in _DEFINITIONS if key in root}
+    definitions = {key: root[key] for key in _DEFINITIONS if key in root} if _refers(whole) else {}
     return texts.nested(texts.json_schema(definitions | whole, lenient=True))
+
+
+def _refers(value: object) -> bool:
+    """Whether a schema has a reference somewhere."""
+    if isinstance(value, Mapping):
+        return "$ref" in value or any(map(_refers, value.values()))
+    return isinstance(value, list | tuple) and any(map(_refers, value))
 
 
 def _limited(schema: Mapping[str, Any], kind: str) -> dict[str, Any] | None:

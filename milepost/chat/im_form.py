@@ -81,7 +81,7 @@ class ImEncoding:
         for path, message, call, _ in in_call_order(checked):
             self._write_message(writer, message, ids, call, path)
         self._open(writer, Role.ASSISTANT, Role.ASSISTANT.value)
-        return writer.prompt(thinking=False, grammar=self._grammar(form, tools))
+        return writer.prompt(thinking=False, grammar=self._grammar(form, tools, ids.count))
 
     def reply_parser(self, prompt: EncodedPrompt) -> ReplyParser:  # noqa: ARG002  # the protocol's signature
         """A parser that knows calls where the tokenizer does."""
@@ -136,15 +136,15 @@ class ImEncoding:
             )
         return self._tools
 
-    def _grammar(self, form: ContentForm, tools: ToolUse) -> Grammar | None:
-        """What the reply may spell; None when the request leaves it free."""
+    def _grammar(self, form: ContentForm, tools: ToolUse, num_calls: int) -> Grammar | None:
+        """What the reply to a conversation of `num_calls` may spell; None when the request leaves it free."""
         if form.grammar is None and not tools.constrained:
             return None
         content = texts.free_text() if form.grammar is None else texts.nested(form.grammar)
         end = texts.token(self._end)
         if tools.choice == "none" or not tools.functions or self._tools is None:
             return texts.grammar(texts.sequence(content, end))
-        calls = _calls(tools, self._tools)
+        calls = _calls(tools, self._tools, num_calls)
         if form.grammar is None:
             called = texts.sequence(content, calls if tools.forced else texts.optional(calls))
         else:  # an answer of that form, or calls
@@ -156,14 +156,14 @@ class _Ids:
     """The ids of a conversation's calls, as the model knows them."""
 
     def __init__(self) -> None:
-        self._count = 0
+        self.count = 0
         self._known: dict[int, str] = {}
 
     def add(self, call: ToolCall) -> str:
         """The id of the next call."""
         own = _ID.match(call.id)
-        written = call.id if own and own[1] == call.name else f"functions.{call.name}:{self._count}"
-        self._count += 1
+        written = call.id if own and own[1] == call.name else f"functions.{call.name}:{self.count}"
+        self.count += 1
         self._known[id(call)] = written
         return written
 
@@ -185,22 +185,29 @@ def _tool_markers(tokenizer: Tokenizer) -> ToolMarkers | None:
         return None
 
 
-def _calls(tools: ToolUse, markers: ToolMarkers) -> Piece:
-    call = texts.either(*(_call(function, markers, forced=tools.forced) for function in tools.functions))
-    several = texts.repeated(call, 1, None if tools.parallel else 1)
-    return texts.sequence(texts.token(markers.section_begin), several, texts.token(markers.section_end))
+def _calls(tools: ToolUse, markers: ToolMarkers, num_before: int) -> Piece:
+    def any_of(number: Piece) -> Piece:
+        return texts.either(
+            *(_call(function, number, markers, forced=tools.forced) for function in tools.functions)
+        )
+
+    pieces = [any_of(texts.literal(str(num_before)))]
+    if tools.parallel:
+        pieces.append(texts.repeated(any_of(texts.nested(_NUMBER))))
+    return texts.sequence(texts.token(markers.section_begin), *pieces, texts.token(markers.section_end))
 
 
-def _call(function: Function, markers: ToolMarkers, *, forced: bool) -> Piece:
+def _call(function: Function, number: Piece, markers: ToolMarkers, *, forced: bool) -> Piece:
     held = forced or function.strict
+    schema = arguments_schema(function.parameters if held else {})
     try:
-        arguments = texts.json_schema(arguments_schema(function.parameters if held else {}), lenient=True)
+        arguments = texts.json_schema(schema, lenient=True)
     except RequestError as error:
         raise RequestError(f"{function.path} can't be held to: {error}", param=function.path) from None
     return texts.sequence(
         texts.token(markers.call_begin),
         texts.literal(f"functions.{without_surrogates(function.name)}:"),
-        texts.nested(_NUMBER),
+        number,
         texts.token(markers.argument_begin),
         texts.nested(arguments),
         texts.token(markers.call_end),

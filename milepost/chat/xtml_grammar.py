@@ -18,6 +18,7 @@ from milepost.chat.text_pieces import without_surrogates
 from milepost.chat.tools import Function, ToolUse
 from milepost.chat.xtml_reply import XtmlMarkers
 from milepost.chat.xtml_writer import escaped
+from milepost.errors import RequestError
 from milepost.grammar.texts import (
     Piece,
     either,
@@ -36,7 +37,9 @@ from milepost.types import Grammar
 __all__ = ["XtmlGrammar"]
 
 MAX_IN_ANY_ORDER = 6
-_NUMBER = regex("[1-9][0-9]{0,3}")
+# Each argument brings the definitions that it refers to: a request must not grow a hundredfold here.
+MAX_GRAMMAR_CHARS = 1024 * 1024
+_LATER = regex("[2-9]|[1-9][0-9]{1,3}")  # the index of a call that is not the first
 # Text between an attribute's quotes, as `escaped` writes it.
 _ATTRIBUTE = regex('([^"&]|&amp;|&quot;)+')
 
@@ -75,22 +78,26 @@ class XtmlGrammar:
 
     def _calls(self, tools: ToolUse, rules: _Rules) -> Piece:
         tags = self._tags
-        call = either(*(self._call(function, rules, forced=tools.forced) for function in tools.functions))
-        several = repeated(call, 1, None if tools.parallel else 1)
-        return sequence(tags.opening("tools"), several, tags.closing("tools"))
+        # The arguments of each function are written once, for the first call and for those after it.
+        bodies = [
+            (function, rules.named(self._body(function, rules, forced=tools.forced)))
+            for function in tools.functions
+        ]
+        first = either(*(self._call(function, literal("1"), body) for function, body in bodies))
+        if not tools.parallel:
+            return sequence(tags.opening("tools"), first, tags.closing("tools"))
+        more = either(*(self._call(function, nested(_LATER), body) for function, body in bodies))
+        return sequence(tags.opening("tools"), first, repeated(more), tags.closing("tools"))
 
-    def _call(self, function: Function, rules: _Rules, *, forced: bool) -> Piece:
+    def _call(self, function: Function, index: Piece, body: Piece) -> Piece:
+        name = literal(f'call tool="{_spelled(function.name)}" index="')
+        return sequence(self._tags.open, name, index, literal('"'), self._tags.sep, body)
+
+    def _body(self, function: Function, rules: _Rules, *, forced: bool) -> Piece:
         held = forced or function.strict
         arguments = argument_set(function.parameters if held else {})
-        return sequence(
-            self._tags.open,
-            literal(f'call tool="{_spelled(function.name)}" index="'),
-            nested(_NUMBER),
-            literal('"'),
-            self._tags.sep,
-            *_arguments(arguments, self._tags, rules, function.path),
-            self._tags.closing("call"),
-        )
+        pieces = _arguments(arguments, self._tags, rules, function.path)
+        return sequence(*pieces, self._tags.closing("call"))
 
 
 class _Tags:
@@ -126,9 +133,21 @@ class _Rules:
 
     def __init__(self) -> None:
         self._lines: list[str] = []
+        self._chars = 0
 
     def named(self, piece: Piece) -> Piece:
-        """A piece that stands for `piece`, which is written once."""
+        """A piece that stands for `piece`, which is written once.
+
+        Raises:
+            RequestError: the grammar gets too large.
+        """
+        self._chars += len(piece.lark)
+        if self._chars > MAX_GRAMMAR_CHARS:
+            raise RequestError(
+                f"tools must be small enough to hold a reply to: a grammar of {MAX_GRAMMAR_CHARS:,} "
+                "characters at most. Give fewer or smaller schemas, or leave out tool_choice and strict.",
+                param="tools",
+            )
         name = f"part_{len(self._lines)}"
         self._lines.append(f"{name}: {piece.lark}\n")
         return Piece(name)

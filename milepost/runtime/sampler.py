@@ -136,9 +136,13 @@ def _draw_alone(row: Row, state: RequestSampling, largest: int, logits: Tensor) 
 
 def _token(state: RequestSampling, largest: int, logits: Tensor) -> int:
     allowed = state.allowed(logits.numel())
-    if state.prefers_largest and (allowed is None or allowed[largest]):
+    if not state.prefers_largest:
+        return state.draw(_float64(logits), allowed)
+    if allowed is None or allowed[largest]:
         return largest
-    return state.draw(_float64(logits), allowed)
+    ids = np.flatnonzero(allowed)
+    # A wider number compares the same; NumPy takes the first of equals and knows no bfloat16.
+    return int(ids[logits[torch.from_numpy(ids)].float().numpy(force=True).argmax()])
 
 
 def _float64(logits: Tensor) -> Floats:

@@ -13,6 +13,7 @@ __all__ = ["MAX_LOGPROBS", "Grammar", "SamplingParams"]
 MAX_LOGPROBS = 20
 MAX_STOP_STRINGS = 16
 MAX_STOP_CHARS = 4096
+MAX_STOP_TOKEN_IDS = 4096
 MAX_LOGIT_BIASES = 1024
 MAX_LOGIT_BIAS = 100.0
 
@@ -83,6 +84,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         self._check_bias()
         if self.logprobs is not None:
             _in_range("logprobs", self.logprobs, 0, MAX_LOGPROBS)
+        self._check_stops()
+
+    def _check_stops(self) -> None:
         if len(self.stop) > MAX_STOP_STRINGS:
             raise RequestError(
                 f"stop must hold at most {MAX_STOP_STRINGS} strings. Given: {len(self.stop)}.", param="stop"
@@ -95,6 +99,12 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             raise RequestError(
                 f"stop must hold strings of at most {MAX_STOP_CHARS} characters. Given: one of {longest}.",
                 param="stop",
+            )
+        if len(self.stop_token_ids) > MAX_STOP_TOKEN_IDS:
+            raise RequestError(
+                f"stop_token_ids must hold at most {MAX_STOP_TOKEN_IDS} ids. "
+                f"Given: {len(self.stop_token_ids)}.",
+                param="stop_token_ids",
             )
         if any(token_id < 0 for token_id in self.stop_token_ids):
             raise RequestError(

@@ -353,3 +353,16 @@ def test_what_is_wrong_is_named(k3_tokenizer: Tokenizer, options: dict[str, Any]
         chat_encoding("kimi_k3", k3_tokenizer).encode(USER, ChatOptions(**options))
     assert caught.value.param == param
     assert str(caught.value).startswith(param)
+
+
+def test_schemas_that_grow_are_held_to_in_time_or_refused(allows: Judge, k3_tokenizer: Tokenizer) -> None:
+    again = {"anyOf": [{"$ref": "#/$defs/a"}] * 10}
+    endless = {"type": "object", "properties": {"x": again}, "$defs": {"a": again}}
+    assert allows("", call("f", {"x": {"y": 1}}), tools=[tool("f", endless)], tool_choice="required")
+    large = {"big": {"enum": ["x" * 1000] * 100}}
+    many = {f"p{i}": {"type": "array", "items": {"$ref": "#/$defs/big"}} for i in range(50)}
+    wide = {"type": "object", "properties": many, "$defs": large}
+    options = ChatOptions(tools=[tool("f", wide)], tool_choice="required")
+    with pytest.raises(RequestError, match="tools must be small enough") as caught:
+        chat_encoding("kimi_k3", k3_tokenizer).encode(USER, options)
+    assert caught.value.param == "tools"

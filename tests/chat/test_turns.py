@@ -232,6 +232,42 @@ def test_kimi_linear_turns_repeat_messages_and_replies(
         before, whole = prompt, prompt.token_ids + tuple(drawn)
 
 
+@settings(deadline=None, max_examples=40)
+@given(conversation=turns(tools=True))
+def test_kimi_linears_calls_come_again(
+    im_tool_tokenizer: Tokenizer, conversation: list[tuple[list[Message], Message]]
+) -> None:
+    encoding = chat_encoding("kimi_linear", im_tool_tokenizer)
+    messages: list[Message] = []
+    before: EncodedPrompt | None = None
+    whole: tuple[int, ...] = ()
+    num_calls = 0
+    for added, answer in conversation:
+        messages += added
+        prompt = encoding.encode(messages, ChatOptions(tools=TOOLS))
+        if before is not None:
+            check_ends(before, prompt)
+            assert prompt.token_ids[: len(whole)] == whole
+        drawn = Drawn(im_tool_tokenizer).text(answer["content"])
+        calls = [call["function"] for call in answer.get("tool_calls", ())]
+        if calls:
+            drawn.marker("<|tool_calls_section_begin|>")
+            for call in calls:
+                # As the model counts them, whatever ids the client gives them later.
+                drawn.marker("<|tool_call_begin|>").text(f"functions.{call['name']}:{num_calls}")
+                drawn.marker("<|tool_call_argument_begin|>").text(call["arguments"])
+                drawn.marker("<|tool_call_end|>")
+                num_calls += 1
+            drawn.marker("<|tool_calls_section_end|>")
+        drawn.marker("<|im_end|>")
+        reply = parsed(encoding, im_tool_tokenizer, prompt, drawn.ids)
+        assert [(call.name, call.arguments) for call in reply.tool_calls] == [
+            (call["name"], call["arguments"]) for call in calls
+        ]
+        messages.append(as_message(reply, answer, reasoning=False))
+        before, whole = prompt, prompt.token_ids + tuple(drawn.ids)
+
+
 USER: Message = {"role": "user", "content": "hello"}
 NEXT: Message = {"role": "user", "content": "and"}
 

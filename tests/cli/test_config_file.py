@@ -49,7 +49,9 @@ EVERYTHING_SERVED = ServerConfig(
     host="0.0.0.0",  # noqa: S104 - nothing listens
     port=1,
     api_keys="/keys.toml",
+    allowed_hosts=("example.org",),
     max_body=1 << 20,
+    body_timeout=3.5,
     max_waiting=2,
     max_connections=3,
     max_choices=4,
@@ -88,7 +90,7 @@ def test_what_is_written_reads_back_to_the_same(write: Any) -> None:
 
 
 def test_the_example_above_leaves_no_option_at_its_default() -> None:
-    """Else the test before would not see a field that is lost."""
+    """Else the test before would not see a field that is lost: give a new option a value up there."""
     engine, default = msgspec.structs.asdict(EVERYTHING), msgspec.structs.asdict(EngineConfig(model="x"))
     same = {name for name, value in engine.items() if value == default[name]}
     assert same == {"prefix_cache", "cache_key"}  # the cache's other options need it; a secret isn't written

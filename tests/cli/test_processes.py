@@ -136,6 +136,22 @@ def test_serve_answers_and_ends_at_sigterm(quiet_k3: Path, start: Start) -> None
     assert "Traceback" not in err
 
 
+def test_serve_takes_its_options_from_a_file(quiet_k3: Path, start: Start, tmp_path: Path) -> None:
+    file = tmp_path / "milepost.toml"
+    model = json.dumps(str(quiet_k3))
+    file.write_text(
+        f'[engine]\nmodel = {model}\nmemory = "8MiB"\nserved-model-name = "from-file"\nthreads = 1\n'
+        "[server]\nport = 1\ndrain-seconds = 0\n"
+    )
+    process = start("serve", "--config", str(file), "--port", "0")
+    assert process.stderr is not None
+    line = process.stderr.readline()
+    assert ": from-file, requests of up to " in line, line + process.stderr.read()
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, err
+
+
 def test_ctrl_c_ends_a_reply_and_not_the_conversation(quiet_k3: Path, start: Start) -> None:
     screen = Screen(start, "chat", str(quiet_k3), *LONG)
     screen.wait_for("/reset starts over")

@@ -11,6 +11,21 @@ from openai import OpenAI
 from tests.server.scripted_server import ServedEngine, serving
 
 
+@pytest.fixture(autouse=True)
+def logging_is_put_back() -> Iterator[None]:
+    """`serve`, run in this process, sends all logs where it will; later tests read them."""
+    loggers = [
+        logging.getLogger(name) for name in (None, "milepost", "uvicorn", "uvicorn.error", "uvicorn.access")
+    ]
+    before = [(logger, logger.handlers[:], logger.level, logger.propagate) for logger in loggers]
+    yield
+    for logger, handlers, level, propagate in before:
+        logger.handlers[:] = handlers
+        logger.setLevel(level)
+        logger.propagate = propagate
+    logging.captureWarnings(capture=False)
+
+
 @pytest.fixture
 def served() -> Iterator[ServedEngine]:
     """A server of one's own."""

@@ -8,10 +8,11 @@ import openai
 import pytest
 from openai import OpenAI
 
+from milepost.server import ServerConfig
 from milepost.server.endpoints.exchange import choice_requests
 from milepost.server.protocol.sampling_fields import seed_of_choice
 from milepost.types import Request, SamplingParams
-from tests.server.scripted_server import END_OF_REPLY, MODEL, ServedEngine
+from tests.server.scripted_server import END_OF_REPLY, MODEL, ServedEngine, serving
 
 MESSAGES: Any = [{"role": "user", "content": "hi"}]
 NO_THINKING = {"chat_template_kwargs": {"thinking": False}}
@@ -169,6 +170,17 @@ def test_token_ids_on_request(served: ServedEngine) -> None:
     completion = served.call("/v1/completions", {"prompt": [5, 6], "return_token_ids": True}).json
     choice = completion["choices"][0]
     assert (choice["prompt_token_ids"], choice["token_ids"][:2]) == ([5, 6], [97, 98])
+
+
+@pytest.mark.parametrize("field", ["echo", "return_token_ids"])
+def test_prompts_are_not_repeated_without_end(field: str) -> None:
+    with serving(ServerConfig(max_body="4KiB", drain_seconds=5)) as served:
+        body = {"prompt": "x" * 100, "n": 40, field: True, "max_tokens": 1}
+        if field == "echo":
+            body |= {"n": 41}
+        reply = served.call("/v1/completions", body)
+        assert (reply.status, reply.error["param"]) == (400, field)
+        assert served.call("/v1/completions", body | {"n": 4}).status == 200
 
 
 def test_echo_in_a_stream(served: ServedEngine, client: OpenAI) -> None:

@@ -372,6 +372,22 @@ def test_no_head_is_without_end_behind_a_request_that_runs(served: ServedEngine)
     served.wait_until_idle(2)
 
 
+@pytest.mark.parametrize("rest", [b"", b"nonsense\r\n"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_sends_its_next_request_early_and_leaves_is_missed_at_once(
+    served: ServedEngine, caplog: pytest.LogCaptureFixture, stream: bool, rest: bytes
+) -> None:
+    run_for_long(served)
+    body = json.dumps({"model": MODEL, "prompt": "a", "max_tokens": 900, "stream": stream}).encode()
+    request = head(Content_Length=str(len(body))).replace(CHAT.encode(), b"/v1/completions") + body
+    with connected(served) as connection:
+        connection.sendall(request + b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n" + rest)
+        time.sleep(0.3)
+    served.wait_until_idle(2)
+    assert served.front_is_idle()
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
 def send_for_ever(connection: socket.socket, data: bytes) -> None:
     for _ in range(2000):
         connection.sendall(data)
@@ -386,9 +402,20 @@ def test_a_large_head_that_comes_at_once_is_refused_with_a_reason(small: ServedE
     assert json.loads(reply.partition(b"\r\n\r\n")[2])["error"]["code"] == "headers_too_large"
 
 
-def test_what_is_no_http_is_told_so_in_json(small: ServedEngine) -> None:
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"hello\r\n\r\n",
+        b"GET http://[::bad HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET /\xff\xfe HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET http://a:99999999/ HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET /health HTTP/9.9\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+    ],
+)
+def test_what_is_no_http_is_told_so_in_json(small: ServedEngine, sent: bytes) -> None:
     with connected(small) as connection:
-        connection.sendall(b"hello\r\n\r\n")
+        connection.sendall(sent)
         reply = everything(connection)
     assert reply.startswith(b"HTTP/1.1 400 ")
     assert json.loads(reply.partition(b"\r\n\r\n")[2])["error"]["code"] == "invalid_http"

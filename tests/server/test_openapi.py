@@ -120,6 +120,7 @@ def test_bounds_are_those_of_the_server(shared: ServedEngine, field: str) -> Non
         ("stop", "x" * 4097, "x" * 4096),
         ("stop", ["x"] * 17, ["x"] * 16),
         ("stop", "", []),
+        ("stop_token_ids", [7] * 4097, [7] * 4096),
         ("cache_salt", "x" * 257, "x" * 256),
         ("logit_bias", {str(i): 1 for i in range(1025)}, {str(i): 1 for i in range(200)}),
         ("logit_bias", {"1": 100.5}, {"1": 100}),

@@ -91,7 +91,7 @@ class TemplateEncoding:
         form = parse_content_form(options)
         if tools.declared:
             self._require(("tools",), "tools")
-        given = [message_of(message) for message in checked]
+        given = [_message_of(message) for message in checked]
         arguments = self._arguments(options)
         marks = self._spellings.marks_for([given, tools.declared, arguments])
         variables = (
@@ -177,7 +177,7 @@ class TemplateEncoding:
         return tuple(sorted(set(ends)))
 
 
-def message_of(message: Message) -> dict[str, Any]:
+def _message_of(message: Message) -> dict[str, Any]:
     """A message as templates know it: one text, and arguments as objects."""
     found: dict[str, Any] = {"role": message.role.value, "content": "\n".join(message.parts)}
     if message.name is not None:

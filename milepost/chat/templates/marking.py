@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import combinations
+from itertools import combinations, groupby
 from typing import Any
 
 import msgspec
@@ -51,25 +51,26 @@ class SpecialSpellings:
         }
         self._tokenizer = tokenizer
         self._ids = names
-        # The longest of those that begin alike comes first.
-        spellings = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
-        self._any = re.compile(f"({spellings})") if names else re.compile(r"(?!)()")
+        self._any = _any_of(names)
         self._words = frozenset(run for name in names for run in _runs_of_words(name))
-        self._after = _one_of(name[0] for name in names)
-        self._before = _one_of(name[-1] for name in names)
+        self._firsts = {name[0] for name in names}
+        self._lasts = {name[-1] for name in names}
 
     def marks_for(self, values: object) -> Marks:
         """Marks that occur in none of `values`."""
-        taken = {char for text in _strings(values) for char in text if ord(char) >= _MARKS.start}
+        given = list(_strings(values))
         mark = chr(secrets.choice(_MARKS))
-        while mark in taken:
+        while any(mark in text for text in given):
             mark = chr(secrets.choice(_MARKS))
         return Marks(mark, self._mark)
 
     def _mark(self, text: str, mark: str, whole: bool) -> str:
         core = text.strip()
-        marked = self._before.sub(lambda found: mark + found[0], text)
-        marked = self._after.sub(lambda found: found[0] + mark, marked)
+        marked = text
+        for char in self._lasts:
+            marked = marked.replace(char, mark + char)
+        for char in self._firsts:
+            marked = marked.replace(char, char + mark)
         if whole and core.casefold() in self._words:
             end = len(marked.rstrip())
             marked = marked[:end] + mark + marked[end:]
@@ -136,6 +137,15 @@ def _runs_of_words(name: str) -> Iterable[str]:
         yield name[start:end].casefold()
 
 
-def _one_of(chars: Iterable[str]) -> re.Pattern[str]:
-    found = "".join(sorted(set(chars)))
-    return re.compile(f"[{re.escape(found)}]") if found else re.compile(r"(?!)")
+def _any_of(names: Iterable[str]) -> re.Pattern[str]:
+    """Finds any of the names, as its one group; of those that begin alike the longest.
+
+    They stand together by their first two characters, of which a user's text has one alone: whatever it
+    holds, it is looked through quickly.
+    """
+    ordered = sorted(names, key=lambda name: (name[:2], -len(name)))
+    groups = [
+        f"{re.escape(start)}(?:{'|'.join(re.escape(name[2:]) for name in group)})"
+        for start, group in groupby(ordered, key=lambda name: name[:2])
+    ]
+    return re.compile(f"({'|'.join(groups)})") if groups else re.compile(r"((?!))")

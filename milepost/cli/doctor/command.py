@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import click
 import msgspec
@@ -12,8 +14,10 @@ from rich.console import Console
 from rich.text import Text
 
 from milepost import __version__
+from milepost.cli.config_file import NO_FILE, read_config_file
 from milepost.cli.doctor.finding import Finding, Level, worst_of
 from milepost.cli.options import examples
+from milepost.cli.serve_options import take_server_config
 from milepost.cli.shipped_model import SHIPPED_MODEL_NAME, shipped_model
 from milepost.cli.terminal import results, write
 from milepost.cli.word_completion import models
@@ -24,41 +28,50 @@ __all__ = ["doctor"]
 EXIT_PROBLEM = 1
 _STYLES = {Level.OK: "green", Level.NOTE: "cyan", Level.WARNING: "yellow", Level.PROBLEM: "bold red"}
 _LEVEL_WIDTH = len("problem")
-_TOPICS = ("machine", "software", "model")
+_TOPICS = ("machine", "software", "access", "model")
 
 
 @click.command(
     epilog=examples(
         "milepost doctor",
         "milepost doctor path/to/checkpoint",
+        "milepost doctor --config milepost.toml",
         "milepost doctor --port 8080 --max-connections 10000",
         "milepost doctor --json | jq '.findings[] | select(.level != \"ok\")'",
     )
 )
 @click.argument("model", required=False, shell_complete=models)
-@click.option("--host", default="127.0.0.1", show_default=True, help="Where the server is to listen.")
-@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="At which port.")
 @click.option(
-    "--max-connections",
-    type=click.IntRange(1),
-    default=4096,
-    show_default=True,
-    help="As of `milepost serve`.",
+    "--config",
+    "config_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Examine for the server of this file, its model included.",
 )
+@click.option("--host", metavar="ADDRESS", help="Where it is to listen.  [default: 127.0.0.1]")
+@click.option("--port", type=int, help="At which port.  [default: 8000]")
+@click.option("--max-connections", type=int, metavar="N", help="Open at once.  [default: 4096]")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-def doctor(*, model: str | None, host: str, port: int, max_connections: int, as_json: bool) -> int:
+def doctor(*, model: str | None, config_file: Path | None, as_json: bool, **options: Any) -> int:  # noqa: ANN401 - taken below
     """Say what this machine lacks for a server.
 
     What it can do, what is missing, and what to change. With MODEL also whether that is whole and fits, and
     how to serve it. No weight is read. Each line is ok, a note, a warning (slow, or will fail some day) or a
     problem (a server does not start). The exit code is 1 with a problem.
     """
+    from milepost.cli.doctor.access import examine_access
     from milepost.cli.doctor.hardware import examine_hardware
     from milepost.cli.doctor.software import examine_software
     from milepost.cli.doctor.speed import examine_speed, measured
 
-    findings = [*examine_hardware(host, port, max_connections), *examine_software()]
-    usable = worst_of(findings) is not Level.PROBLEM
+    file, server = NO_FILE, None
+    with suppress(ModuleNotFoundError):  # without the server's packages, of which a finding tells
+        file = NO_FILE if config_file is None else read_config_file(config_file)
+        server = take_server_config(options, file)
+    model = model if model is not None else file.engine.get("model")
+    software = [*examine_software()]
+    usable = worst_of(software) is not Level.PROBLEM
+    findings = [*examine_hardware(server), *software, *([] if server is None else examine_access(server))]
     limits = measured() if usable else None
     if limits is not None:
         findings.append(examine_speed(limits))

@@ -9,11 +9,15 @@ import shutil
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from milepost.byte_counts import format_bytes
 from milepost.cli.doctor.finding import Finding, Level
 from milepost.control_group import group_memory, group_processors
 from milepost.machine import available_memory, processor_name, total_memory, usable_cores
+
+if TYPE_CHECKING:
+    from milepost.server.config import ServerConfig
 
 __all__ = ["OTHER_FILES", "examine_hardware", "vectors"]
 
@@ -31,13 +35,11 @@ _X86_LEVELS = {
 """What each target of the kernels needs beyond the one before it (x86-64's levels 3 and 4)."""
 
 
-def examine_hardware(host: str, port: int, max_connections: int) -> Iterator[Finding]:
-    """Look at the machine for a server at an address.
+def examine_hardware(server: ServerConfig | None) -> Iterator[Finding]:
+    """Look at the machine for a server.
 
     Args:
-        host: where it is to listen.
-        port: at which port.
-        max_connections: open at once.
+        server: its options; None leaves out what depends on them.
     """
     yield _processor()
     yield _cores()
@@ -45,8 +47,9 @@ def examine_hardware(host: str, port: int, max_connections: int) -> Iterator[Fin
     yield _memory()
     yield from _huge_pages()
     yield _disk()
-    yield _open_files(max_connections)
-    yield _port(host, port)
+    if server is not None:
+        yield _open_files(server.max_connections)
+        yield _port(server.host, server.port)
     yield from _accelerators()
 
 

@@ -13,7 +13,7 @@ import socket
 import struct
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from milepost.server.config import ServerConfig
 from milepost.server.protocol.error_codes import ErrorCode
@@ -53,6 +53,7 @@ class GuardedConnection(HttpToolsProtocol):
         self._unreported_bytes = 0
         self._stuck: tuple[int, float] | None = None
         self._has_asked = False
+        self._earlier: list[RequestResponseCycle] = []  # of requests whose successors came early
         self._closing_since: float | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -68,6 +69,14 @@ class GuardedConnection(HttpToolsProtocol):
                 f"All {self.options.max_connections} connections are taken.",
                 ErrorCode.TOO_MANY_CONNECTIONS,
             )
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The client is gone: tell all of its requests, not only the one that came last."""
+        for cycle in self._earlier:
+            cycle.disconnected = True
+            cycle.message_event.set()
+        self._earlier.clear()
+        super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """Read on, but nothing without end."""
@@ -102,13 +111,16 @@ class GuardedConnection(HttpToolsProtocol):
         """A request begins."""
         self._idle_since = None
         self._unreported_bytes = 0
-        self._has_asked = True
+        if self._has_asked and not self.cycle.response_complete:
+            self._earlier.append(self.cycle)
         super().on_headers_complete()
+        self._has_asked = True
 
     def on_response_complete(self) -> None:
         """A request has ended; another may come."""
         self._head_bytes = 0
         if not self.pipeline:
+            self._earlier.clear()
             self._idle_since = self.loop.time()
         super().on_response_complete()
 
@@ -197,9 +209,10 @@ class GuardedConnection(HttpToolsProtocol):
             self._reset()
             return
         body = HttpError(status, message, code=code).body
+        again = f"Retry-After: {RETRY_SECONDS}\r\n" if status == 503 else ""
         head = (
             f"HTTP/1.1 {status} {_PHRASES[status]}\r\nContent-Type: application/json\r\n"
-            f"Content-Length: {len(body)}\r\nRetry-After: {RETRY_SECONDS}\r\nConnection: close\r\n\r\n"
+            f"Content-Length: {len(body)}\r\n{again}Connection: close\r\n\r\n"
         )
         self.transport.write(head.encode() + body)
         self.transport.close()

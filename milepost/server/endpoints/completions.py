@@ -10,6 +10,8 @@ from msgspec import UNSET
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
+from milepost.chat.tokenizer import Tokenizer
+from milepost.errors import RequestError
 from milepost.server.endpoints.exchange import (
     answer,
     check_num_choices,
@@ -32,35 +34,56 @@ __all__ = ["completions"]
 
 Prompt = tuple[int, ...]
 
+BYTES_PER_TOKEN_ID = 8  # as JSON, with its comma
+
 
 async def completions(http: HttpRequest) -> Response:
     """Continue one prompt or several, whole or as a stream."""
     front = front_of(http)
     asked = await read_request(http, CompletionRequest, COMPLETION_HARMLESS)
+    # Away from the event loop: long prompts take long to read and to tokenise.
+    exchange = await asyncio.to_thread(_prepare, front, asked)
+    return await answer(http, front, exchange)
+
+
+def _prepare(front: Front, asked: CompletionRequest) -> _Continuation:
+    """All that is known before the engine is asked; whether prompts can be served, it checks itself."""
     services = front.services
     prompts = asked.prompts(most=services.config.max_choices, longest=most_prompt_tokens(services))
     check_num_choices(asked, len(prompts), services.config.max_choices)
-    tokens, sampling = await asyncio.to_thread(_prepare, front, asked, prompts)
-    texts = await asyncio.to_thread(_texts, front, prompts) if asked.echo else [""] * len(prompts)
-    return await answer(http, front, _Continuation(front, asked, tokens, texts, sampling))
-
-
-def _prepare(
-    front: Front, asked: CompletionRequest, prompts: Sequence[str | list[int]]
-) -> tuple[list[Prompt], SamplingParams]:
-    """Token ids of each prompt, and how to go on; whether they can be served, the engine checks."""
-    services = front.services
     sampling = asked.to_sampling(checked_grammar(services, content_grammar(asked), asked.constraint()))
     tokens = [
         encode_text(services, prompt) if isinstance(prompt, str) else tuple(prompt) for prompt in prompts
     ]
-    return tokens, sampling
+    echoes = _texts(services.tokenizer, prompts) if asked.echo else [""] * len(prompts)
+    _check_repeated(asked, tokens, echoes, services.config.max_body_bytes)
+    return _Continuation(front, asked, tokens, echoes, sampling)
 
 
-def _texts(front: Front, prompts: Sequence[str | list[int]]) -> list[str]:
+def _texts(tokenizer: Tokenizer, prompts: Sequence[str | list[int]]) -> list[str]:
     """What ``echo`` puts in front."""
-    tokenizer = front.services.tokenizer
     return [prompt if isinstance(prompt, str) else tokenizer.decode(prompt) for prompt in prompts]
+
+
+def _check_repeated(
+    asked: CompletionRequest, tokens: Sequence[Prompt], echoes: Sequence[str], limit: int
+) -> None:
+    """Refuse to send prompts back so often that a small request makes a giant reply.
+
+    Raises:
+        RequestError: every choice repeats its prompt, and together they are over the limit of a body.
+    """
+    sizes = {
+        "echo": sum(map(len, echoes)),
+        "return_token_ids": sum(map(len, tokens)) * BYTES_PER_TOKEN_ID if asked.return_token_ids else 0,
+    }
+    for field, size in sizes.items():
+        if size * asked.n > limit:
+            raise RequestError(
+                f"{field} would repeat {size * asked.n} bytes of prompts, more than the {limit} of a body. "
+                f"Ask for fewer choices, or leave {field} out.",
+                param=field,
+            )
 
 
 class _Continuation:

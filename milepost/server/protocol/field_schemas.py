@@ -166,7 +166,7 @@ FIELD_SCHEMAS: dict[str, Schema] = {
             },
         ]
     },
-    "stop_token_ids": {"type": "array", "items": {"type": "integer", "minimum": 0}},
+    "stop_token_ids": {"type": "array", "maxItems": 4096, "items": {"type": "integer", "minimum": 0}},
     "logit_bias": {
         "description": "Token ids, as text, to what is added to their logits.",
         "type": "object",
