@@ -26,7 +26,7 @@ from milepost.chat.tokenizer import Tokenizer
 from milepost.chat.tools import parse_tool_use
 from milepost.errors import RequestError, TokenizerError
 
-__all__ = ["TemplateEncoding", "message_of"]
+__all__ = ["TemplateEncoding"]
 
 # How many messages before the last have their ends looked for, each by one more rendering.
 MAX_ENDS = 4
