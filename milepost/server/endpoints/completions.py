@@ -9,7 +9,6 @@ from msgspec import UNSET
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from milepost.chat.tokenizer import Tokenizer
 from milepost.errors import RequestError
 from milepost.server.endpoints.generation import (
     answer,
@@ -27,6 +26,7 @@ from milepost.server.protocol.logprobs import completion_logprobs
 from milepost.server.protocol.requests import COMPLETION_HARMLESS, CompletionRequest
 from milepost.server.protocol.responses import Completion, CompletionChoice, CompletionLogprobs
 from milepost.server.protocol.structured import content_grammar
+from milepost.server.services import Services
 from milepost.types import Request, SamplingParams, TokenLogprobs
 
 __all__ = ["completions"]
@@ -55,14 +55,17 @@ def _prepare(front: Front, asked: CompletionRequest) -> _Continuation:
     tokens = [
         encode_text(services, prompt) if isinstance(prompt, str) else tuple(prompt) for prompt in prompts
     ]
-    echoes = _texts(services.tokenizer, prompts) if asked.echo else [""] * len(prompts)
+    echoes = _texts(services, prompts) if asked.echo else [""] * len(prompts)
     _check_repeated(asked, tokens, echoes, services.config.max_body_bytes)
     return _Continuation(front, asked, tokens, echoes, sampling)
 
 
-def _texts(tokenizer: Tokenizer, prompts: Sequence[str | list[int]]) -> list[str]:
-    """What ``echo`` puts in front."""
-    return [prompt if isinstance(prompt, str) else tokenizer.decode(prompt) for prompt in prompts]
+def _texts(services: Services, prompts: Sequence[str | list[int]]) -> list[str]:
+    """What ``echo`` puts in front; ids that the model does not know are refused, having no text."""
+    for prompt in prompts:
+        if not isinstance(prompt, str):
+            services.engine.limits.validate(Request(request_id="echo", prompt_token_ids=tuple(prompt)))
+    return [prompt if isinstance(prompt, str) else services.tokenizer.decode(prompt) for prompt in prompts]
 
 
 def _check_repeated(
