@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -34,6 +35,9 @@ from milepost.server.telemetry.calls import note_refusal
 from milepost.server.telemetry.page import page, stats_json
 
 __all__ = ["create_app"]
+
+# Requests that are read, compiled or tokenised for long at once; Python has 5 threads at least.
+MAX_LONG_WORK = 2
 
 logger = logging.getLogger(__name__)
 
@@ -73,6 +77,7 @@ def create_app(services: Services) -> Starlette:
         },
     )
     app.state.front = Front(services)
+    app.state.long_work = asyncio.Semaphore(MAX_LONG_WORK)
     app.state.gatekeeper = keeper
     return app
 

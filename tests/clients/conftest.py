@@ -2,6 +2,9 @@
 
 `MILEPOST_SERVER_PYTHON` names the interpreter that runs the server, `MILEPOST_SERVER_URL` a server that runs
 already; without either it is this interpreter.
+
+Clients leave event loops and sockets to the garbage collector, which the project's own settings forbid, so
+run them with: pytest -m clients -W ignore tests/clients
 """
 
 from __future__ import annotations

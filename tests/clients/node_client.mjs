@@ -46,8 +46,12 @@ const cases = {
     return { ran, roles: runner.messages.map((message) => message.role) };
   },
   async parse() {
+    // Bounded: a small model that has begun a number may never end it.
     const schema = {
-      type: "object", properties: { number: { type: "integer" } }, required: ["number"], additionalProperties: false,
+      type: "object",
+      properties: { number: { type: "integer", minimum: 0, maximum: 99999 } },
+      required: ["number"],
+      additionalProperties: false,
     };
     const reply = await client.chat.completions.parse({
       ...asked, response_format: { type: "json_schema", json_schema: { name: "answer", strict: true, schema } },

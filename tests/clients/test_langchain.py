@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from tests.clients.conftest import ANSWER, QUESTION, WEATHER, Server
 
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.clients, pytest.mark.filterwarnings("ignore")]
 class Answer(BaseModel):
     """A number."""
 
-    number: int
+    number: int = Field(ge=0, le=99999)
 
 
 @pytest.fixture

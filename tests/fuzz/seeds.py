@@ -44,6 +44,12 @@ CHAT: dict[str, Any] = {
     "cache_salt": "salt",
     "ignore_eos": False,
     "reasoning_effort": "low",
+    "n": 2,
+    "logit_bias": {"100": -100, "7": 1.5},
+    "min_tokens": 1,
+    "timeout": 5.0,
+    "parallel_tool_calls": False,
+    "metadata": {},
     "chat_template_kwargs": {"thinking": True},
     "tools": [
         {
@@ -72,16 +78,41 @@ COMPLETION: dict[str, Any] = {
     "echo": False,
     "n": 1,
     "best_of": 1,
-    "logit_bias": {},
+    "logit_bias": {"1": -5},
     "stream": True,
     "stream_options": {"include_usage": True},
 }
+SCHEMA = {
+    "type": "object",
+    "properties": {"to": {"type": "string", "maxLength": 5}, "miles": {"type": "integer", "minimum": 0}},
+    "required": ["miles"],
+    "additionalProperties": False,
+}
+PLAIN = {"model": MODEL, "messages": [{"role": "user", "content": "How far?"}], "max_tokens": 6}
+STRUCTURED: list[dict[str, Any]] = [
+    {**PLAIN, "response_format": {"type": "json_schema", "json_schema": {"name": "far", "schema": SCHEMA}}},
+    {**PLAIN, "response_format": {"type": "json_object"}},
+    {**PLAIN, "guided_json": SCHEMA},
+    {**PLAIN, "guided_regex": "[0-9]{1,3} miles?"},
+    {**PLAIN, "guided_choice": ["one", "two"]},
+    {**PLAIN, "guided_grammar": 'start: "mile " /[0-9]+/'},
+]
 IDS: dict[str, Any] = {"model": MODEL, "prompt": [1, 2, 3, 250], "max_tokens": 3, "min_p": 0.1}
 
-# By path: bodies that are right, or were before a field was taken away from the server's options.
+# By path: bodies that are right.
 VALID: dict[str, list[dict[str, Any]]] = {
-    "/v1/chat/completions": [CHAT, {**CHAT, "stream": True, "stream_options": {"include_usage": True}}],
-    "/v1/completions": [COMPLETION, IDS, {"model": MODEL, "prompt": "The road", "max_tokens": 2}],
+    "/v1/chat/completions": [
+        CHAT,
+        {**CHAT, "stream": True, "stream_options": {"include_usage": True}},
+        *STRUCTURED,
+    ],
+    "/v1/completions": [
+        COMPLETION,
+        IDS,
+        {**IDS, "guided_regex": "[a-f]+"},
+        {**IDS, "echo": True},
+        {"model": MODEL, "prompt": "The road", "max_tokens": 2},
+    ],
     "/tokenize": [{"model": MODEL, "prompt": "The road"}, {"model": MODEL, "messages": CHAT["messages"]}],
     "/detokenize": [{"model": MODEL, "tokens": [1, 2, 3]}],
     "/cache/explain": [{"prompt": "The road"}, {"messages": CHAT["messages"], "tools": CHAT["tools"]}],

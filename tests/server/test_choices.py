@@ -9,7 +9,7 @@ import pytest
 from openai import OpenAI
 
 from milepost.server import ServerConfig
-from milepost.server.endpoints.exchange import choice_requests
+from milepost.server.endpoints.generation import choice_requests
 from milepost.server.protocol.sampling_fields import seed_of_choice
 from milepost.types import Request, SamplingParams
 from tests.server.scripted_server import END_OF_REPLY, MODEL, ServedEngine, serving

@@ -118,3 +118,10 @@ def test_one_bad_prompt_of_several_starts_nothing(served: ServedEngine, client: 
     assert str(MAX_MODEL_LEN) in str(caught.value)
     served.wait_until_idle()
     assert served.front_is_idle()
+
+
+@pytest.mark.parametrize("token_id", [-1, 1 << 40])
+def test_ids_without_a_text_are_not_echoed(served: ServedEngine, token_id: int) -> None:
+    asked = {"model": MODEL, "prompt": [1, token_id, 2], "echo": True, "max_tokens": 2}
+    reply = served.call("/v1/completions", asked)
+    assert (reply.status, reply.error["param"]) == (400, "prompt")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import openai
@@ -103,6 +106,27 @@ def test_what_can_not_be_compiled_is_refused_before_anything_runs(
     assert (reply.status, reply.error["code"], reply.error["param"]) == (400, "invalid_grammar", param)
     assert str(reply.error["message"]).startswith(f"{param}: ")
     assert shared.front_is_idle()
+
+
+def test_grammars_that_compile_for_long_hold_up_no_others(
+    served: ServedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on = threading.Event()
+
+    def wait(*_: object, **__: object) -> None:
+        assert go_on.wait(20)
+
+    monkeypatch.setattr(served.services.grammars, "check", wait)
+    body = {"prompt": "a", "guided_regex": "a"}
+    with ThreadPoolExecutor(40) as clients:
+        slow = [clients.submit(served.call, COMPLETIONS, body) for _ in range(40)]
+        time.sleep(0.3)
+        try:
+            assert served.call(COMPLETIONS, {"prompt": "a"}).status == 200
+            assert not any(reply.done() for reply in slow)
+        finally:
+            go_on.set()
+        assert [reply.result().status for reply in slow] == [200] * 40
 
 
 def test_the_client_is_told_in_its_own_terms(client: OpenAI) -> None:

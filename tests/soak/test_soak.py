@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import random
 import statistics
 import subprocess
 import sys
@@ -20,19 +21,21 @@ import pytest
 
 from milepost.cli.shipped_model import shipped_model
 from tests.repository.paths import ROOT
-from tests.soak.probes import PROBES, ask_all, options_served, probes
-from tests.soak.traffic import LEAVES, MODEL, OPTIONS
+from tests.soak.probes import PROBES, ask, ask_all, options_served, probes
+from tests.soak.traffic import COMPLETIONS, LEAVES, MODEL, OPTIONS
 from tests.soak.watched import Sample, Watched, percentile
 
 CLIENTS = 200
 SEED = os.environ.get("MILEPOST_SOAK_SEED", "7")
 SERVER = (
-    *("--memory", "48MiB", "--host-cache", "24MiB", "--max-num-seqs", "64", "--threads", "1"),
+    *("--memory", "24MiB", "--host-cache", "12MiB", "--max-num-seqs", "64", "--threads", "1"),
     *("--max-num-batched-tokens", "1024"),
 )
+MOST_FILLS, FEW_PAGES = 60, 20
 MOST_GROWTH = 0.04  # of the memory after the first third
 LEAST_GROWTH = 12 << 20  # bytes that say nothing: allocators keep what they had
 CONTROL = "milepost:step_control_seconds"
+LEAST_CONTROL = 0.25  # seconds that say nothing: whatever else runs on the machine takes turns
 
 
 def load(watched: Watched, seconds: float, served: set[str]) -> subprocess.Popen[str]:
@@ -45,6 +48,22 @@ def load(watched: Watched, seconds: float, served: set[str]) -> subprocess.Popen
         stdout=subprocess.PIPE,
         text=True,
     )
+
+
+def fill(watched: Watched) -> None:
+    """Let every page be written once: the system commits memory then, and not when it is asked for."""
+    words = random.Random(0)
+    for _ in range(MOST_FILLS):
+        prompts = [[words.randrange(1000) for _ in range(300)] for _ in range(8)]
+        ask(watched.url, COMPLETIONS, {"model": MODEL, "prompt": prompts, "max_tokens": 1})
+        sample = watched.scrape()
+        tier = "milepost:prefix_cache_tier"
+        free_host = sample.total(f"{tier}_pages", tier="host") - sample.total(
+            f"{tier}_used_pages", tier="host"
+        )
+        if sample.total("milepost:pages", state="free") < FEW_PAGES and free_host < FEW_PAGES:
+            return
+    raise AssertionError(f"pages are still free: {sample.total('milepost:pages', state='free')}, {free_host}")
 
 
 def watch(watched: Watched, clients: subprocess.Popen[str], seconds: float, report: dict[str, Any]) -> None:
@@ -85,6 +104,7 @@ def soak(seconds: float) -> dict[str, Any]:
         report: dict[str, Any] = {"seconds": seconds, "seed": SEED, "options": sorted(served)}
         report["not_served"] = sorted(set(OPTIONS) - served)
         report |= {"alone": ask_all(watched.url, probes(served), at_once=1), "differing_probes": []}
+        fill(watched)
         before = watched.idle()
         clients = load(watched, seconds, served)
         try:
@@ -144,7 +164,8 @@ def require_sound(report: dict[str, Any]) -> None:
     assert last - middle <= max(LEAST_GROWTH, MOST_GROWTH * middle), report["memory_by_third"]
     _, *control = report["control_p99_s_by_third"]
     assert None not in control
-    assert control[-1] <= 2.5 * control[0], report["control_p99_s_by_third"]  # neighbouring buckets
+    # Neighbouring buckets differ by a factor of 2 or 2.5.
+    assert control[-1] <= max(2.5 * control[0], LEAST_CONTROL), report["control_p99_s_by_third"]
     assert report["exit_code"] == 0
     assert report["log"] == []
 

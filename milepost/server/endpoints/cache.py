@@ -6,15 +6,13 @@ server should keep ``/cache`` to itself, as it does ``/metrics``.
 
 from __future__ import annotations
 
-import asyncio
-
 import msgspec
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from milepost.server.access.tenants import tenant_of
 from milepost.server.endpoints.prompts import encode_chat, encode_text
-from milepost.server.endpoints.reading import check_model, fields_renamed, front_of, read_fields
+from milepost.server.endpoints.reading import check_model, fields_renamed, front_of, in_thread, read_fields
 from milepost.server.protocol.cache_requests import ExplainRequest, ResetRequest
 from milepost.server.protocol.chat_fields import CHAT_WIRE_NAMES, chat_options
 from milepost.server.protocol.responses import CacheReset
@@ -31,7 +29,7 @@ async def explain_cache(http: HttpRequest) -> Response:
     asked.check()
     with fields_renamed(CHAT_WIRE_NAMES | ({} if asked.messages is None else {"prompt": "messages"})):
         # Away from the event loop, as everything that is tokenised.
-        token_ids = await asyncio.to_thread(_token_ids, front.services, asked)
+        token_ids = await in_thread(http, lambda: _token_ids(front.services, asked))
         salt = tenant_of(http).engine_salt(asked.cache_salt)
         explanation = await front.services.engine.explain(token_ids, cache_salt=salt)
     return Response(msgspec.json.encode(explanation), media_type="application/json")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +14,7 @@ from milepost.chat.calls import ToolCallDelta
 from milepost.chat.encoding import EncodedPrompt
 from milepost.chat.messages import ToolCall
 from milepost.chat.reply import Reply, ReplyDelta, ReplyParser, collect_reply
-from milepost.server.endpoints.exchange import (
+from milepost.server.endpoints.generation import (
     answer,
     check_num_choices,
     choice_requests,
@@ -23,7 +22,7 @@ from milepost.server.endpoints.exchange import (
     usage_of_chunk,
 )
 from milepost.server.endpoints.prompts import checked_grammar, encode_chat
-from milepost.server.endpoints.reading import fields_renamed, front_of, new_id, read_request
+from milepost.server.endpoints.reading import fields_renamed, front_of, in_thread, new_id, read_request
 from milepost.server.endpoints.usage import Tally
 from milepost.server.front import Front, Run
 from milepost.server.protocol.chat_fields import chat_options
@@ -55,7 +54,8 @@ async def chat_completions(http: HttpRequest) -> Response:
     check_num_choices(asked, 1, front.services.config.max_choices)
     with fields_renamed(asked.wire_names):
         # Away from the event loop: a long conversation takes long to tokenise.
-        prompt, sampling = await asyncio.to_thread(_prepare, front, asked)
+        is_long = bool(asked.tools) or asked.constraint() is not None
+        prompt, sampling = await in_thread(http, lambda: _prepare(front, asked), is_long=is_long)
         return await answer(http, front, _Chat(front, asked, prompt, sampling))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncGenerator, Sequence
 
@@ -10,9 +9,8 @@ from msgspec import UNSET
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from milepost.chat.tokenizer import Tokenizer
 from milepost.errors import RequestError
-from milepost.server.endpoints.exchange import (
+from milepost.server.endpoints.generation import (
     answer,
     check_num_choices,
     choice_requests,
@@ -21,13 +19,14 @@ from milepost.server.endpoints.exchange import (
     usage_of_chunk,
 )
 from milepost.server.endpoints.prompts import checked_grammar, encode_text, most_prompt_tokens
-from milepost.server.endpoints.reading import front_of, new_id, read_request
+from milepost.server.endpoints.reading import front_of, in_thread, new_id, read_request
 from milepost.server.endpoints.usage import Tally
 from milepost.server.front import Front, Run
 from milepost.server.protocol.logprobs import completion_logprobs
 from milepost.server.protocol.requests import COMPLETION_HARMLESS, CompletionRequest
 from milepost.server.protocol.responses import Completion, CompletionChoice, CompletionLogprobs
 from milepost.server.protocol.structured import content_grammar
+from milepost.server.services import Services
 from milepost.types import Request, SamplingParams, TokenLogprobs
 
 __all__ = ["completions"]
@@ -42,8 +41,9 @@ async def completions(http: HttpRequest) -> Response:
     front = front_of(http)
     asked = await read_request(http, CompletionRequest, COMPLETION_HARMLESS)
     # Away from the event loop: long prompts take long to read and to tokenise.
-    exchange = await asyncio.to_thread(_prepare, front, asked)
-    return await answer(http, front, exchange)
+    is_long = asked.constraint() is not None
+    generation = await in_thread(http, lambda: _prepare(front, asked), is_long=is_long)
+    return await answer(http, front, generation)
 
 
 def _prepare(front: Front, asked: CompletionRequest) -> _Continuation:
@@ -55,14 +55,17 @@ def _prepare(front: Front, asked: CompletionRequest) -> _Continuation:
     tokens = [
         encode_text(services, prompt) if isinstance(prompt, str) else tuple(prompt) for prompt in prompts
     ]
-    echoes = _texts(services.tokenizer, prompts) if asked.echo else [""] * len(prompts)
+    echoes = _texts(services, prompts) if asked.echo else [""] * len(prompts)
     _check_repeated(asked, tokens, echoes, services.config.max_body_bytes)
     return _Continuation(front, asked, tokens, echoes, sampling)
 
 
-def _texts(tokenizer: Tokenizer, prompts: Sequence[str | list[int]]) -> list[str]:
-    """What ``echo`` puts in front."""
-    return [prompt if isinstance(prompt, str) else tokenizer.decode(prompt) for prompt in prompts]
+def _texts(services: Services, prompts: Sequence[str | list[int]]) -> list[str]:
+    """What ``echo`` puts in front; ids that the model does not know are refused, having no text."""
+    for prompt in prompts:
+        if not isinstance(prompt, str):
+            services.engine.limits.validate(Request(request_id="echo", prompt_token_ids=tuple(prompt)))
+    return [prompt if isinstance(prompt, str) else services.tokenizer.decode(prompt) for prompt in prompts]
 
 
 def _check_repeated(

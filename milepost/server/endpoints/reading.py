@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -25,6 +25,7 @@ __all__ = [
     "check_model",
     "fields_renamed",
     "front_of",
+    "in_thread",
     "new_id",
     "read_fields",
     "read_request",
@@ -32,6 +33,7 @@ __all__ = [
 
 S = TypeVar("S", bound=msgspec.Struct)
 T = TypeVar("T", bound=SamplingFields)
+R = TypeVar("R")
 
 # Reading more than this takes longer than other clients should wait for the event loop.
 MAX_BYTES_ON_LOOP = 64 * 1024
@@ -42,6 +44,19 @@ def front_of(http: HttpRequest) -> Front:
     front = http.app.state.front
     assert isinstance(front, Front)
     return front
+
+
+async def in_thread(http: HttpRequest, work: Callable[[], R], *, is_long: bool = False) -> R:
+    """Do what takes longer than the event loop may wait, in a thread.
+
+    The threads are few. What may take seconds, for a long body or because it `is_long` in itself, waits
+    for its turn on the event loop, so that it never holds all the threads which short requests need.
+    """
+    length = http.headers.get("content-length", "")
+    if not is_long and length.isdecimal() and int(length) <= MAX_BYTES_ON_LOOP:
+        return await asyncio.to_thread(work)
+    async with http.app.state.long_work:
+        return await asyncio.to_thread(work)
 
 
 def new_id(prefix: str) -> str:
@@ -123,7 +138,7 @@ async def read_fields(
         body = b"{}"
     if len(body) <= MAX_BYTES_ON_LOOP:
         return read_body(body, kind, harmless)
-    return await asyncio.to_thread(read_body, body, kind, harmless)
+    return await in_thread(http, lambda: read_body(body, kind, harmless), is_long=True)
 
 
 def _check_content_type(http: HttpRequest) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 
 import msgspec
@@ -13,7 +12,7 @@ from starlette.responses import Response
 from milepost.chat.tokenizer import Tokenizer
 from milepost.errors import RequestError
 from milepost.server.endpoints.prompts import encode_chat, most_prompt_tokens, refuse_overlong
-from milepost.server.endpoints.reading import check_model, fields_renamed, front_of, read_fields
+from milepost.server.endpoints.reading import check_model, fields_renamed, front_of, in_thread, read_fields
 from milepost.server.protocol.chat_fields import CHAT_WIRE_NAMES, chat_options
 from milepost.server.protocol.token_requests import (
     TOKENIZE_HARMLESS,
@@ -37,7 +36,7 @@ async def tokenize(http: HttpRequest) -> Response:
     check_model(asked.model, services.model_name)
     asked.check()
     with fields_renamed({**CHAT_WIRE_NAMES, "prompt": "prompt" if asked.messages is None else "messages"}):
-        body = await asyncio.to_thread(_tokenize, services, asked)
+        body = await in_thread(http, lambda: _tokenize(services, asked))
     return Response(body, media_type="application/json")
 
 
@@ -46,7 +45,7 @@ async def detokenize(http: HttpRequest) -> Response:
     services = front_of(http).services
     asked = await read_fields(http, DetokenizeRequest, {})
     check_model(asked.model, services.model_name)
-    body = await asyncio.to_thread(_detokenize, services.tokenizer, asked.tokens)
+    body = await in_thread(http, lambda: _detokenize(services.tokenizer, asked.tokens))
     return Response(body, media_type="application/json")
 
 

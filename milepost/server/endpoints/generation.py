@@ -21,7 +21,7 @@ from milepost.server.streaming import EventStream, event, merge, unless_disconne
 from milepost.types import Request, RequestOutput
 
 __all__ = [
-    "Exchange",
+    "Generation",
     "answer",
     "check_num_choices",
     "choice_requests",
@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 
-class Exchange(Protocol):
+class Generation(Protocol):
     """One HTTP request for replies, and how its endpoint words them."""
 
     @property
@@ -57,8 +57,8 @@ class Exchange(Protocol):
         ...
 
 
-async def answer(http: HttpRequest, front: Front, exchange: Exchange) -> Response:
-    """Run an exchange: every run ends or is closed, whatever happens.
+async def answer(http: HttpRequest, front: Front, generation: Generation) -> Response:
+    """Run a generation: every run ends or is closed, whatever happens.
 
     Raises:
         RequestError: a request can't be served; none is started then.
@@ -66,15 +66,15 @@ async def answer(http: HttpRequest, front: Front, exchange: Exchange) -> Respons
         ClientDisconnectedError: the client went away before a whole reply was there.
     """
     runs = front.submit_all(
-        exchange.requests(),
-        exchange.endpoint,
+        generation.requests(),
+        generation.endpoint,
         tenant=tenant_of(http),
-        timeout=exchange.asked.timeout,
+        timeout=generation.asked.timeout,
         arrival=arrival_of(http),
     )
-    if exchange.asked.stream:
-        return EventStream(_events(exchange, runs), runs)
-    body = await unless_disconnected(http, exchange.whole(runs), runs)
+    if generation.asked.stream:
+        return EventStream(_events(generation, runs), runs)
+    body = await unless_disconnected(http, generation.whole(runs), runs)
     return Response(msgspec.json.encode(body), media_type="application/json")
 
 
@@ -136,7 +136,7 @@ def usage_of_chunk(asked: SamplingFields, tally: Tally) -> UsageBody | UnsetType
     return None if asked.include_usage else UNSET
 
 
-async def _events(exchange: Exchange, runs: Sequence[Run]) -> AsyncGenerator[bytes]:
-    async with aclosing(exchange.chunks(runs)) as chunks:
+async def _events(generation: Generation, runs: Sequence[Run]) -> AsyncGenerator[bytes]:
+    async with aclosing(generation.chunks(runs)) as chunks:
         async for chunk in chunks:
             yield event(chunk)
