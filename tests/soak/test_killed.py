@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import signal
 import time
 from pathlib import Path
 
@@ -11,8 +13,9 @@ import pytest
 from milepost.cli.shipped_model import shipped_model
 from tests.soak.probes import ask, ask_all, cached_tokens, probes
 from tests.soak.test_soak import load
-from tests.soak.traffic import COMPLETIONS, MODEL, OPTIONS
+from tests.soak.traffic import CHAT, COMPLETIONS, MODEL, OPTIONS
 from tests.soak.watched import Watched
+from tests.soak.wire import Connection
 
 PROMPT = {
     "model": MODEL,
@@ -65,3 +68,45 @@ def test_sigkill_in_the_middle_of_traffic_and_a_restart_with_the_disk_cache(tmp_
             assert report["ends"]["complete"] > 0
         finally:
             watched.kill()
+
+
+@pytest.mark.slow
+def test_sigterm_with_a_deadline_ends_each_reply_once_and_the_process_well() -> None:
+    watched = Watched.start(
+        shipped_model(), MODEL, "--memory", "32MiB", "--threads", "1", "--drain-seconds", "1"
+    )
+    endless = {"temperature": 1.0, "max_tokens": 1500, "ignore_eos": True, "stream": True, "model": MODEL}
+    bodies = {
+        CHAT: {**endless, "messages": [{"role": "user", "content": "how far"}], "n": 2},
+        COMPLETIONS: {**endless, "prompt": "how far"},
+    }
+
+    async def read(connection: Connection) -> list[str]:
+        return [data async for data in connection.events(await connection.head())]
+
+    async def ask_and_stop() -> list[list[str]]:
+        connections = [await Connection.open(watched.url) for _ in range(6)]
+        for number, connection in enumerate(connections):
+            path = (CHAT, COMPLETIONS)[number % 2]
+            await connection.post(path, bodies[path])
+        reading = [asyncio.ensure_future(read(connection)) for connection in connections]
+        await asyncio.sleep(1)
+        watched.process.send_signal(signal.SIGTERM)
+        replies = await asyncio.wait_for(asyncio.gather(*reading), 20)
+        for connection in connections:
+            connection.leave(rudely=False)
+        return replies
+
+    try:
+        begun = time.monotonic()
+        replies = asyncio.run(ask_and_stop())
+        assert watched.process.wait(20) == 0
+        assert time.monotonic() - begun < 15
+    finally:
+        watched.kill()
+    for events in replies:
+        assert events.pop() == "[DONE]"
+        *_, last = map(json.loads, events)
+        assert "stopped before the reply was complete" in last["error"]["message"]
+        assert sum("error" in json.loads(event) for event in events) == 1
+    assert ["time to drain is over" in line for line in watched.log[1:]] == [True]

@@ -40,6 +40,7 @@ def engine_metrics(stats: EngineStats, families: Families) -> Iterator[Metric]:
         "pages_by_kind", "Pages of the arena by what they hold.", "kind", pages_by_kind(stats)
     )
     yield families.counter("steps", "Steps that the engine ran.", scheduler.steps)
+    yield families.counter("failed_steps", "Steps whose rows could not be computed.", scheduler.failed_steps)
     yield families.counter(
         "computed_tokens", "Tokens computed, those computed again included.", scheduler.computed_tokens
     )
