@@ -75,11 +75,10 @@ class Gatekeeper:
         logger.warning("The API keys were read again")
 
     def admit(self, path: str, headers: Headers) -> Tenant:
-        """Whose request this is.
+        """Whose request this is; `require_right` says whether this path is theirs.
 
         Raises:
-            HttpError: 401 without a key that opens this path, 403 with another tenant's, 421 for a page of
-                another site.
+            HttpError: 401 without a key where one is needed, 421 for a page of another site.
         """
         if not self._keys:
             host = headers.get("host", "")
@@ -88,7 +87,7 @@ class Gatekeeper:
             return ANONYMOUS
         if path in _OPEN_PATHS:
             return ANONYMOUS
-        for_operators = not path.startswith(_CLIENT_PATHS)
+        for_operators = _is_for_operators(path)
         key = _key_of(headers)
         if key is None:
             raise unauthorized(
@@ -98,9 +97,21 @@ class Gatekeeper:
         tenant = self._keys.tenant(key)
         if tenant is None:
             raise unauthorized("The API key is none of this server's.", for_people=for_operators)
-        if for_operators and not tenant.operator:
-            raise forbidden()
         return tenant
+
+
+def require_right(tenant: Tenant, path: str) -> None:
+    """Let tenants have what is for clients, and operators everything.
+
+    Raises:
+        HttpError: 403.
+    """
+    if _is_for_operators(path) and not tenant.operator:
+        raise forbidden()
+
+
+def _is_for_operators(path: str) -> bool:
+    return not path.startswith(_CLIENT_PATHS)
 
 
 def _key_of(headers: Headers) -> str | None:
@@ -145,14 +156,17 @@ class Gate:
             return
         headers = Headers(scope=scope)
         body = _Body(receive, send, self._config)
+        state = scope.setdefault("state", {})
         try:
             body.check_length(headers)
-            tenant = self._keeper.admit(scope["path"], headers)
+            # Noted before it may be refused: the log says who tried.
+            state["tenant"] = self._keeper.admit(scope["path"], headers)
+            require_right(state["tenant"], scope["path"])
         except HttpError as error:
             note_refusal(self._metrics, error)
             await error_response(error)(scope, receive, body.send)
             return
-        scope.setdefault("state", {}).update(tenant=tenant, arrival=time.monotonic())
+        state["arrival"] = time.monotonic()
         await self._app(scope, body.receive, body.send)
 
 
