@@ -14,8 +14,8 @@ import pytest
 
 from milepost import errors
 from milepost.server import ServerConfig
-from milepost.server.access.leaks import without_paths
 from milepost.server.protocol.errors import HttpError, to_http_error
+from milepost.server.protocol.leaks import without_paths
 from milepost.server.telemetry.logs import configure_logging
 from tests.repository.paths import ROOT
 from tests.server.scripted_server import MODEL, ServedEngine, serving
