@@ -127,7 +127,6 @@ def keys(tmp_path: Path) -> str:
     return str(file)
 
 
-@pytest.mark.usefixtures("kept_logging")
 @pytest.mark.parametrize("log_format", ["text", "json"])
 def test_no_log_of_ours_or_of_uvicorn_tells_a_secret(
     keys: str, capsys: pytest.CaptureFixture[str], log_format: str
