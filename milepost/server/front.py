@@ -9,9 +9,9 @@ from typing import Self
 
 from milepost.engine.output_stream import OutputStream
 from milepost.errors import EngineStoppedError, ExecutionError
+from milepost.server.access.admission import Admission
 from milepost.server.access.refusals import deadline_exceeded
 from milepost.server.access.tenants import ANONYMOUS, Tenant
-from milepost.server.access.usage import Admission
 from milepost.server.services import Services
 from milepost.server.telemetry.telemetry import Telemetry
 from milepost.types import FinishReason, Request, RequestOutput
@@ -35,7 +35,13 @@ class Front:
     def __init__(self, services: Services) -> None:
         self.services = services
         self.metrics = services.metrics
-        self.telemetry = Telemetry(services)
+        self.telemetry = Telemetry(
+            services.config,
+            services.metrics,
+            services.engine.stats,
+            model_name=services.model_name,
+            tracing=services.tracing,
+        )
         self.draining = False
         self._running: set[Run] = set()
         self._admission = Admission(services.config.max_waiting, self._queue_length)

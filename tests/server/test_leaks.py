@@ -14,8 +14,8 @@ import pytest
 
 from milepost import errors
 from milepost.server import ServerConfig
-from milepost.server.access.leaks import without_paths
 from milepost.server.protocol.errors import HttpError, to_http_error
+from milepost.server.protocol.leaks import without_paths
 from milepost.server.telemetry.logs import configure_logging
 from tests.repository.paths import ROOT
 from tests.server.scripted_server import MODEL, ServedEngine, serving
@@ -127,7 +127,6 @@ def keys(tmp_path: Path) -> str:
     return str(file)
 
 
-@pytest.mark.usefixtures("kept_logging")
 @pytest.mark.parametrize("log_format", ["text", "json"])
 def test_no_log_of_ours_or_of_uvicorn_tells_a_secret(
     keys: str, capsys: pytest.CaptureFixture[str], log_format: str

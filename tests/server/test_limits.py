@@ -17,8 +17,8 @@ from openai import OpenAI
 
 from milepost.server import ServerConfig
 from milepost.server.access import connections
+from milepost.server.access.admission import Admission, Bucket, Pace
 from milepost.server.access.tenants import Tenant, TenantLimits
-from milepost.server.access.usage import Admission, Bucket, Pace
 from milepost.server.protocol.errors import HttpError
 from milepost.types import Request
 from tests.server.scripted_server import MAX_MODEL_LEN, MODEL, ServedEngine, serving

@@ -8,6 +8,7 @@ import binascii
 import logging
 import os
 import time
+from collections.abc import Callable
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -25,8 +26,6 @@ from milepost.server.access.refusals import (
 from milepost.server.access.tenants import ANONYMOUS, Tenant
 from milepost.server.config import ServerConfig
 from milepost.server.protocol.errors import HttpError, error_response
-from milepost.server.telemetry.calls import note_refusal
-from milepost.server.telemetry.metrics import Metrics
 
 __all__ = ["MIN_BODY_RATE", "Gate", "Gatekeeper"]
 
@@ -140,14 +139,20 @@ class Gate:
         app: what is behind it.
         keeper: whom to ask.
         config: the limits.
-        metrics: told of refusals.
+        on_refusal: called with each refusal before it is sent.
     """
 
-    def __init__(self, app: ASGIApp, keeper: Gatekeeper, config: ServerConfig, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        keeper: Gatekeeper,
+        config: ServerConfig,
+        on_refusal: Callable[[HttpError], None],
+    ) -> None:
         self._app = app
         self._keeper = keeper
         self._config = config
-        self._metrics = metrics
+        self._on_refusal = on_refusal
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request, or refuse it."""
@@ -163,7 +168,7 @@ class Gate:
             state["tenant"] = self._keeper.admit(scope["path"], headers)
             require_right(state["tenant"], scope["path"])
         except HttpError as error:
-            note_refusal(self._metrics, error)
+            self._on_refusal(error)
             await error_response(error)(scope, receive, body.send)
             return
         state["arrival"] = time.monotonic()

@@ -6,7 +6,6 @@ server should keep ``/cache`` to itself, as it does ``/metrics``.
 
 from __future__ import annotations
 
-import msgspec
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
@@ -15,7 +14,7 @@ from milepost.server.endpoints.prompts import encode_chat, encode_text
 from milepost.server.endpoints.reading import check_model, fields_renamed, front_of, in_thread, read_fields
 from milepost.server.protocol.cache_requests import ExplainRequest, ResetRequest
 from milepost.server.protocol.chat_fields import CHAT_WIRE_NAMES, chat_options
-from milepost.server.protocol.responses import CacheReset
+from milepost.server.protocol.responses import CacheReset, json_response
 from milepost.server.services import Services
 
 __all__ = ["explain_cache", "reset_cache"]
@@ -32,14 +31,14 @@ async def explain_cache(http: HttpRequest) -> Response:
         token_ids = await in_thread(http, lambda: _token_ids(front.services, asked))
         salt = tenant_of(http).engine_salt(asked.cache_salt)
         explanation = await front.services.engine.explain(token_ids, cache_salt=salt)
-    return Response(msgspec.json.encode(explanation), media_type="application/json")
+    return json_response(explanation)
 
 
 async def reset_cache(http: HttpRequest) -> Response:
     """Drop all that is cached; requests that run go on with what they have. It takes no fields."""
     await read_fields(http, ResetRequest, {}, may_be_empty=True)
     dropped = await front_of(http).services.engine.reset_cache()
-    return Response(msgspec.json.encode(CacheReset(dropped_snapshots=dropped)), media_type="application/json")
+    return json_response(CacheReset(dropped_snapshots=dropped))
 
 
 def _token_ids(services: Services, asked: ExplainRequest) -> tuple[int, ...]:

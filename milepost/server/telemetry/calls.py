@@ -15,10 +15,11 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
+from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from milepost.engine.reports import RequestReport
-from milepost.server.access.tenants import ANONYMOUS, Tenant
+from milepost.server.access.tenants import tenant_of
 from milepost.server.protocol.errors import HttpError
 from milepost.server.telemetry.metrics import Metrics
 from milepost.types import Request
@@ -68,9 +69,7 @@ class Call:
     @property
     def tenant(self) -> str:
         """Whose it is."""
-        tenant = self.scope["state"].get("tenant", ANONYMOUS)
-        assert isinstance(tenant, Tenant)
-        return tenant.name
+        return tenant_of(HTTPConnection(self.scope)).name
 
     @property
     def is_over(self) -> bool:
