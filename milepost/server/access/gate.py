@@ -74,7 +74,7 @@ class Gatekeeper:
         logger.warning("The API keys were read again")
 
     def admit(self, path: str, headers: Headers) -> Tenant:
-        """Whose request this is; `require_right` says whether this path is theirs.
+        """Whose request this is; `_require_right` says whether this path is theirs.
 
         Raises:
             HttpError: 401 without a key where one is needed, 421 for a page of another site.
@@ -99,7 +99,7 @@ class Gatekeeper:
         return tenant
 
 
-def require_right(tenant: Tenant, path: str) -> None:
+def _require_right(tenant: Tenant, path: str) -> None:
     """Let tenants have what is for clients, and operators everything.
 
     Raises:
@@ -166,7 +166,7 @@ class Gate:
             body.check_length(headers)
             # Noted before it may be refused: the log says who tried.
             state["tenant"] = self._keeper.admit(scope["path"], headers)
-            require_right(state["tenant"], scope["path"])
+            _require_right(state["tenant"], scope["path"])
         except HttpError as error:
             self._on_refusal(error)
             await error_response(error)(scope, receive, body.send)
