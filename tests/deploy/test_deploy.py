@@ -124,7 +124,9 @@ def test_what_the_image_copies_and_no_more_is_sent_to_its_builder() -> None:
     copied = [rest.split()[:-1] for name, rest in instructions(0) if name == "COPY"]
     rules = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
     assert rules[1] == "*"
-    assert {rule[1:] for rule in rules if rule.startswith("!")} == {name for names in copied for name in names}
+    assert {rule[1:] for rule in rules if rule.startswith("!")} == {
+        name for names in copied for name in names
+    }
 
 
 def test_the_image_installs_as_the_readme_does() -> None:
