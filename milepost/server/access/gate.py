@@ -60,6 +60,11 @@ class Gatekeeper:
         self._keys, _ = read_keys(config.api_keys, os.environ)
         self._is_local = is_loopback(config.host)
 
+    @property
+    def tenants(self) -> dict[str, Tenant]:
+        """Those who share the server, by name; without keys everyone is one."""
+        return self._keys.tenants or {ANONYMOUS.name: ANONYMOUS}
+
     def reload(self) -> None:
         """Read the keys again; when they can't be, the old ones stay. What runs goes on."""
         try:

@@ -68,6 +68,11 @@ class KeyRing:
     def __bool__(self) -> bool:
         return bool(self._tenants)
 
+    @property
+    def tenants(self) -> dict[str, Tenant]:
+        """All whose keys these are, by name."""
+        return {tenant.name: tenant for tenant in self._tenants.values()}
+
     def tenant(self, key: str) -> Tenant | None:
         """Whose key this is, or None; takes as long for a near guess as for a far one."""
         given = hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
