@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import ssl
 import sys
 import urllib.error
 import urllib.request
@@ -175,9 +176,10 @@ def _ask(url: str, body: Mapping[str, Any], key: str) -> Explanation:
         raise (RequestError if error.code < 500 else ExecutionError)(message) from None
     except (OSError, HTTPException, ValueError) as error:
         why = getattr(error, "reason", None) or error
-        raise ConfigError(
-            f"{url} gives no explanation: {why}. Start 'milepost serve', or name its address with --url."
-        ) from None
+        advice = "Start 'milepost serve', or name its address with --url."
+        if isinstance(why, ssl.SSLCertVerificationError):
+            advice = "Name the file of the authority that signed its certificate in $SSL_CERT_FILE."
+        raise ConfigError(f"{url} gives no explanation: {why}. {advice}") from None
 
 
 def _message(body: bytes, status: int, url: str) -> str:

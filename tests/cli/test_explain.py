@@ -21,6 +21,7 @@ from milepost.prefix.reports import Explanation, Loss
 from milepost.server import ServerConfig
 from milepost.server.access.keys import read_keys
 from tests.engine.scripted_cache import EXPLANATION, ScriptedCache
+from tests.server.certificates import make_certificate, needs_openssl
 from tests.server.scripted_server import ServedEngine, serving
 
 ANN, OPS = "ann-0123456789abcdef", "ops-0123456789abcdef"
@@ -158,6 +159,20 @@ def test_an_operator_sees_what_a_tenant_would_hit(
     assert cache.asked[-1] == cache.asked[-2]
     assert run([*words, "--tenant", "bob"]) == 2
     assert "tenant must be one of ann, ops. Given: 'bob'." in capsys.readouterr().err
+
+
+@needs_openssl
+def test_an_authority_of_ones_own_is_named_by_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    certificate, key = make_certificate(tmp_path)
+    with serving(ServerConfig(tls_cert=certificate, tls_key=key)) as served:
+        ScriptedCache().install(served.scheduler)
+        words = ["explain", "--url", served.url.replace("http:", "https:"), "--prompt", "a"]
+        assert run(words) == 2
+        assert "in $SSL_CERT_FILE" in capsys.readouterr().err
+        monkeypatch.setenv("SSL_CERT_FILE", certificate)
+        assert run(words) == 0
 
 
 def test_without_keys_there_is_one_tenant(server: ServedEngine, capsys: Capture) -> None:
