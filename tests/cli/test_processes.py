@@ -140,7 +140,7 @@ def test_with_a_log_in_json_every_line_of_a_server_is_json(quiet_k3: Path, start
     words = ("--port", "0", "--host", "0.0.0.0", "--log-format", "json", "--log-level", "error")  # noqa: S104
     process = start("serve", str(quiet_k3), *words, *ENGINE_FLAGS)
     assert process.stderr is not None
-    lines = []
+    lines: list[dict[str, str]] = []
     while not lines or "answers at" not in lines[-1]["message"]:
         lines.append(json.loads(process.stderr.readline()))
     process.send_signal(signal.SIGTERM)
