@@ -21,7 +21,7 @@ from milepost.server.access.admission import Admission, Bucket, Pace
 from milepost.server.access.tenants import Tenant, TenantLimits
 from milepost.server.protocol.errors import HttpError
 from milepost.types import Request
-from tests.server.scripted_server import MAX_MODEL_LEN, MODEL, ServedEngine, serving
+from tests.server.scripted_server import MAX_MODEL_LEN, MODEL, ServedEngine, read_samples, serving
 
 KEY = "ann-0123456789abcdef"
 CHAT = "/v1/chat/completions"
@@ -448,3 +448,9 @@ def test_more_connections_than_there_may_be() -> None:
             assert first.recv(65536).startswith(b"HTTP/1.1 200 ")
         time.sleep(0.1)
         assert served.call("/health").status == 200
+        with connected(served) as nobody:
+            nobody.sendall(b"no HTTP at all\r\n\r\n")
+            assert everything(nobody).startswith(b"HTTP/1.1 400 ")
+        refused = read_samples(served.call("/metrics").body)
+        assert refused['milepost:http_errors_total{code="too_many_connections",status="503"}'] == 1
+        assert refused['milepost:http_errors_total{code="invalid_http",status="400"}'] == 1
