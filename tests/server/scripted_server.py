@@ -266,6 +266,11 @@ class ServedEngine:
         self.drain()
         self.join()
 
+    def close(self) -> None:
+        """Shut down, the engine too."""
+        self.stop()
+        asyncio.run(self.engine.stop())
+
     def join(self) -> None:
         """Wait until the server has returned."""
         self._thread.join(20)
@@ -281,5 +286,4 @@ def serving(
     try:
         yield served
     finally:
-        served.stop()
-        asyncio.run(served.engine.stop())
+        served.close()

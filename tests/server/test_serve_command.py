@@ -230,20 +230,7 @@ def test_a_disconnect_frees_the_pages(served: Served, client: OpenAI) -> None:
         time.sleep(0.05)
 
 
-def test_sigterm_drains_and_exits_with_0(folder: Path) -> None:
-    served = start(folder)
-    with served.client() as client:
-        stream = complete(client, stream=True, max_tokens=60)
-        chunks = iter(stream)
-        next(chunks)
-        served.process.send_signal(signal.SIGTERM)
-        rest = list(chunks)
-    assert rest[-1].choices[0].finish_reason == "length"
-    assert served.process.wait(30) == 0
-    served.process.communicate()
-
-
-def test_keys_are_read_again_at_sighup_and_sigterm_still_ends_it(folder: Path, tmp_path: Path) -> None:
+def test_sighup_reads_the_keys_again_and_sigterm_drains(folder: Path, tmp_path: Path) -> None:
     keys = tmp_path / "keys.toml"
     keys.write_text('[tenants.ann]\nkeys = ["ann-0123456789abcdef"]\n')
     keys.chmod(0o600)
@@ -259,7 +246,13 @@ def test_keys_are_read_again_at_sighup_and_sigterm_still_ends_it(folder: Path, t
             assert time.monotonic() < deadline
             time.sleep(0.05)
         assert not opens(client, "ann-0123456789abcdef")
-    assert finish(served) == 0
+        bob = client.with_options(api_key="bob-0123456789abcdef")
+        chunks = iter(complete(bob, stream=True, max_tokens=60))
+        next(chunks)
+        served.process.send_signal(signal.SIGTERM)
+        assert [*chunks][-1].choices[0].finish_reason == "length"
+    assert served.process.wait(30) == 0
+    served.process.communicate()
 
 
 def opens(client: OpenAI, key: str) -> bool:
