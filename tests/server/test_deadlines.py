@@ -14,15 +14,10 @@ from milepost.server import ServerConfig
 from milepost.server.front import Front
 from milepost.server.protocol.errors import HttpError
 from milepost.types import Request, SamplingParams
-from tests.server.scripted_server import MAX_MODEL_LEN, MODEL, ServedEngine, serving
+from tests.server.scripted_server import MODEL, ServedEngine, run_for_long, serving
 
 MESSAGES: Any = [{"role": "user", "content": "hi"}]
 SHORT = ServerConfig(request_timeout=0.4, drain_seconds=5)
-
-
-def run_for_long(served: ServedEngine) -> None:
-    served.script.tokens = [ord("x")] * MAX_MODEL_LEN
-    served.executor.seconds = 0.02
 
 
 def assert_ended(served: ServedEngine, endpoint: str, count: int = 1) -> None:
