@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -261,22 +259,3 @@ def opens(client: OpenAI, key: str) -> bool:
     except openai.AuthenticationError:
         return False
     return True
-
-
-def test_a_taken_port_is_one_line_and_exit_code_2(folder: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-        result = subprocess.run(
-            command(folder, "--port", str(port)),
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=False,
-            env=os.environ | {"COLUMNS": "200"},
-            timeout=START_SECONDS,
-        )
-    assert result.returncode == 2
-    (line,) = result.stderr.splitlines()
-    assert line.startswith("milepost: error: ")
-    assert f"127.0.0.1:{port}" in line
-    assert "--port" in line
