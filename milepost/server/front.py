@@ -71,7 +71,7 @@ class Front:
             raise EngineStoppedError(f"{self.services.engine.failure} Restart the server.")
 
     def check_room(self, tenant: Tenant) -> None:
-        """Refuse what `submit_all` would refuse for any request, before its prompt costs anything.
+        """Refuse what `submit` would refuse for any request, before its prompt costs anything.
 
         Raises:
             HttpError: 429 when the tenant or the server has enough to do.
@@ -79,19 +79,6 @@ class Front:
         self._admission.check(tenant, 1)
 
     def submit(
-        self,
-        request: Request,
-        endpoint: str,
-        *,
-        tenant: Tenant = ANONYMOUS,
-        timeout: float | None = None,
-        arrival: float | None = None,
-    ) -> Run:
-        """Start one request, as `submit_all` does."""
-        (run,) = self.submit_all([request], endpoint, tenant=tenant, timeout=timeout, arrival=arrival)
-        return run
-
-    def submit_all(
         self,
         requests: Sequence[Request],
         endpoint: str,

@@ -117,7 +117,8 @@ def ask(served: ServedEngine, **options: Any) -> list[str]:
         request = Request(request_id="a", prompt_token_ids=(1, 2, 3), sampling=SamplingParams(max_tokens=900))
         seen: list[str] = []
         try:
-            async for output in front.submit(request, "test", **options):
+            (running,) = front.submit([request], "test", **options)
+            async for output in running:
                 seen += [output.text]
         except HttpError as error:
             seen.append(f"{error.status} {error.detail.code}")
