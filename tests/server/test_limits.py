@@ -209,6 +209,23 @@ def test_limits_that_were_changed_count_from_then_on() -> None:
     assert retry_after(admission, more) is None
 
 
+def test_what_runs_under_the_limits_before_a_change_brings_none_of_them_back() -> None:
+    clock = Clock()
+    admission = Admission(100, lambda: 0, clock)
+    before = [Tenant(name="ann", limits=TenantLimits(tokens_per_minute=limit)) for limit in (None, 1000)]
+    after = Tenant(name="ann", limits=TenantLimits(tokens_per_minute=10))
+    for tenant in before:
+        admission.check(tenant, 1)
+        admission.begin(tenant, requests(1))
+    assert retry_after(admission, after) is None
+    admission.begin(after, requests(1, tokens=10))
+    for tenant in before:
+        admission.begun(tenant)
+        admission.drawn(tenant, 1)
+        admission.ended(tenant)
+    assert retry_after(admission, after) == ("rate_limit_exceeded", 18)  # two tokens of debt, and one to take
+
+
 def test_a_clock_that_runs_while_limits_are_checked() -> None:
     clock = Clock()
 
