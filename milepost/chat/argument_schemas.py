@@ -21,7 +21,7 @@ from milepost.errors import RequestError
 from milepost.grammar import texts
 from milepost.grammar.texts import Piece
 
-__all__ = ["ArgumentSet", "Value", "argument_set", "arguments_schema", "values_of"]
+__all__ = ["ArgumentSet", "Value", "argument_set", "arguments_schema", "json_type", "values_of"]
 
 JSON_TYPES = ("string", "number", "boolean", "null", "object", "array")
 # How deep references and alternatives are followed; what lies deeper may be anything.
@@ -87,6 +87,19 @@ def argument_set(parameters: Mapping[str, Any] | None) -> ArgumentSet:
         others=None if others is False else others,
         root=parameters,
     )
+
+
+def json_type(value: object) -> str:
+    """The JSON type of a value: one word for all numbers."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "boolean"
+    if isinstance(value, int | float):
+        return "number"
+    if isinstance(value, str):
+        return "string"
+    return "object" if isinstance(value, Mapping) else "array"
 
 
 def arguments_schema(parameters: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -164,26 +177,14 @@ def _branches(schema: object, root: Mapping[str, Any], depth: int) -> Iterator[M
 
 def _kinds(schema: Mapping[str, Any]) -> list[str]:
     if "const" in schema:
-        return [_kind_of(schema["const"])]
+        return [json_type(schema["const"])]
     if isinstance(schema.get("enum"), Sequence) and "type" not in schema:
-        return list(dict.fromkeys(map(_kind_of, schema["enum"])))
+        return list(dict.fromkeys(map(json_type, schema["enum"])))
     given = schema.get("type", JSON_TYPES)
     # Whatever it is, it came from a client.
     kinds = [given] if isinstance(given, str) else given if isinstance(given, Sequence) else []
     named = ["number" if kind == "integer" else kind for kind in kinds if isinstance(kind, str)]
     return [kind for kind in JSON_TYPES if kind in named]
-
-
-def _kind_of(value: object) -> str:
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "boolean"
-    if isinstance(value, int | float):
-        return "number"
-    if isinstance(value, str):
-        return "string"
-    return "object" if isinstance(value, Mapping) else "array"
 
 
 def _text(branches: Sequence[Mapping[str, Any]]) -> Piece | None:
@@ -272,7 +273,7 @@ def _limited(schema: Mapping[str, Any], kind: str) -> dict[str, Any] | None:
     """A schema that allows values of one type only."""
     limited = {key: value for key, value in schema.items() if key not in ("$schema", "$id")}
     if isinstance(schema.get("enum"), Sequence):
-        limited["enum"] = [value for value in schema["enum"] if _kind_of(value) == kind]
+        limited["enum"] = [value for value in schema["enum"] if json_type(value) == kind]
         if not limited["enum"]:
             return None
     given = schema.get("type", kind)

@@ -73,6 +73,8 @@ def create_app(services: Services) -> Starlette:
             Exception: _on_error,
         },
     )
+    # A redirect would lead to whatever host the client names, by plain HTTP behind a gateway that ends TLS.
+    app.router.redirect_slashes = False
     app.state.front = Front(services)
     app.state.long_work = asyncio.Semaphore(MAX_LONG_WORK)
     app.state.gatekeeper = keeper

@@ -276,6 +276,7 @@ def test_a_given_salt_is_not_the_names(tmp_path: Path) -> None:
         (f'[tenants.a]\nkeys = ["{ANN}"]\nmax_request = 1\n', "max_request.*Did you mean 'max_requests'"),
         (f'[tenants.a]\nkeys = ["{ANN}"]\nmax_requests = 0\n', "max_requests of a must be at least 1"),
         (f'[tenants.a]\nkeys = ["{ANN}"]\nsalt = "x"\n', "salt of a must have at least 16"),
+        ('[tenants.a]\nkey_file = "a\\u0000"\n', "key_file of a must not hold a character of code 0"),
         (f'[tenants."a b"]\nkeys = ["{ANN}"]\n', "name must be up to 64"),
         (f'[tenants.a]\nkeys = ["{ANN}"]\n[tenants.b]\nkeys = ["{ANN}"]\n', "a and b have the same API key"),
         ('[tenants.a]\nkey_file = "gone.key"\n', "can't read .*gone.key: No such file"),

@@ -162,7 +162,7 @@ def exercise(served: ServedEngine) -> None:
     served.call(CHAT, chat, headers=right)
     served.executor.crash(RuntimeError("device lost"))
     served.call(CHAT, chat, headers=right)
-    with socket.create_connection(("127.0.0.1", int(served.url.rpartition(":")[2]))) as raw:
+    with socket.create_connection(served.address) as raw:
         raw.sendall(f"{SECRETS[0]} nonsense\r\n{SECRETS[1]}\r\n\r\n".encode())
         raw.recv(1000)
     served.server.reload_keys()

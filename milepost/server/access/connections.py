@@ -16,6 +16,7 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from milepost.server.access.request_parser import RequestParser
 from milepost.server.config import ServerConfig
 from milepost.server.protocol.error_codes import ErrorCode
 from milepost.server.protocol.errors import HttpError
@@ -50,6 +51,8 @@ class GuardedConnection(HttpToolsProtocol):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - uvicorn's own
         super().__init__(*args, **kwargs)
+        self._parser = RequestParser(self.parser, lambda: self.headers)
+        self.parser = self._parser  # type: ignore[assignment] # has all that is asked of it
         self._idle_since: float | None = None
         self._head_bytes = 0
         self._unreported_bytes = 0
@@ -91,16 +94,22 @@ class GuardedConnection(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         """The first byte of a request."""
+        if self._parser.is_silent:
+            return
         self._head_bytes = self._unreported_bytes = 0
         super().on_message_begin()
 
     def on_url(self, url: bytes) -> None:
         """A part of the request's target."""
+        if self._parser.is_silent:
+            return
         self._count(url)
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """A header, or a trailer behind the body."""
+        if self._parser.is_silent:
+            return
         self._count(name + value)
         super().on_header(name, value)
 
@@ -111,12 +120,19 @@ class GuardedConnection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """A request begins."""
+        if self._parser.is_silent:
+            return
         self._idle_since = None
         self._unreported_bytes = 0
         if self._has_asked and not self.cycle.response_complete:
             self._earlier.append(self.cycle)
         super().on_headers_complete()
         self._has_asked = True
+
+    def on_message_complete(self) -> None:
+        """A request has come to its end."""
+        if not self._parser.has_more:
+            super().on_message_complete()
 
     def on_response_complete(self) -> None:
         """A request has ended; another may come."""

@@ -118,6 +118,8 @@ def _read_file(path: Path) -> dict[str, _TenantEntry]:
 
 
 def _read_small(path: Path, what: str) -> bytes:
+    if "\0" in str(path):
+        raise ConfigError(f"{what} must not hold a character of code 0. Given: {str(path)!r:.100}.")
     try:
         with path.open("rb") as file:
             content = file.read(_MAX_FILE_BYTES + 1)

@@ -65,7 +65,7 @@ async def answer(http: HttpRequest, front: Front, generation: Generation) -> Res
         EngineStoppedError: the engine takes no more requests.
         ClientDisconnectedError: the client went away before a whole reply was there.
     """
-    runs = front.submit_all(
+    runs = front.submit(
         generation.requests(),
         generation.endpoint,
         tenant=tenant_of(http),

@@ -23,6 +23,7 @@ from milepost.server.protocol.errors import HttpError
 from milepost.server.protocol.page_stats import PageStats
 from milepost.server.protocol.responses import json_response
 from milepost.server.telemetry.history import SAMPLES
+from milepost.server.telemetry.telemetry import SAMPLE_SECONDS
 
 __all__ = ["page", "stats_json"]
 
@@ -43,9 +44,9 @@ async def page(_http: HttpRequest) -> Response:
 async def stats_json(http: HttpRequest) -> Response:
     """The numbers of the page, from the moment on that ``?since=`` names."""
     front = front_of(http)
-    services, telemetry = front.services, front.telemetry
+    services, telemetry, metrics = front.services, front.telemetry, front.metrics
     stats = services.engine.stats()
-    cache_stats, metrics = stats.cache, telemetry.metrics
+    cache_stats = stats.cache
     body = PageStats(
         model=services.model_name,
         version=__version__,
@@ -55,7 +56,7 @@ async def stats_json(http: HttpRequest) -> Response:
         failure=services.engine.failure is not None,
         total_pages=stats.scheduler.pages.total - 1,
         page_bytes=0 if cache_stats is None else cache_stats.page_bytes,
-        seconds=1.0,
+        seconds=SAMPLE_SECONDS,
         kept=SAMPLES,
         totals={
             "prompt_tokens": metrics.prompt_tokens,

@@ -15,7 +15,7 @@ from milepost.server.telemetry.logs import log_call
 from milepost.server.telemetry.metrics import Metrics
 from milepost.server.telemetry.tracing import Tracing
 
-__all__ = ["Telemetry"]
+__all__ = ["SAMPLE_SECONDS", "Telemetry"]
 
 SAMPLE_SECONDS = 1.0
 
@@ -31,7 +31,6 @@ class Telemetry:
         tracing: where traces go, None for nowhere.
 
     Attributes:
-        metrics: the same.
         calls: the HTTP requests that are under way.
         history: what the page shows.
     """
@@ -45,7 +44,6 @@ class Telemetry:
         model_name: str,
         tracing: Tracing | None,
     ) -> None:
-        self.metrics = metrics
         metrics.watch(engine_stats, prefix=config.metrics_prefix, model_name=model_name)
         self.calls = Calls(metrics, self._end, keep_texts=config.log_prompts)
         self.history = History(metrics, engine_stats)

@@ -11,6 +11,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
+from starlette.datastructures import Headers
+
 from milepost import __version__
 from milepost.engine.reports import RequestReport
 from milepost.errors import ConfigError
@@ -82,9 +84,8 @@ class Tracing:
 
         # The engine's clock and the call's is the monotonic one; spans want nanoseconds since 1970.
         offset = time.time() - time.monotonic()
-        carrier = {
-            name: value for name in ("traceparent", "tracestate") if (value := call.header(name.encode()))
-        }
+        headers = Headers(scope=call.scope)
+        carrier = {name: headers[name] for name in ("traceparent", "tracestate") if name in headers}
         span = self._tracer.start_span(
             f"{call.scope['method']} {path}",
             context=self._propagator.extract(carrier),
