@@ -89,11 +89,8 @@ def _require_bounded_schemas(text: str) -> None:
 
 def _require_exact(values: object) -> None:
     """Refuse constants that the compiler would round: it knows numbers as 64-bit floats."""
-    if (
-        isinstance(values, Decimal)
-        and values == values.to_integral_value()
-        and Decimal(float(values)) != values
-    ):
+    # One without a point and an exponent is meant to the last digit.
+    if isinstance(values, Decimal) and values.as_tuple().exponent == 0 and Decimal(float(values)) != values:
         raise RequestError(
             f"A number in a JSON schema's const or enum must be one that a double can hold. Given: {values}. "
             "Let it be a string.",

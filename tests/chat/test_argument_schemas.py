@@ -18,7 +18,7 @@ from tests.chat.reply_streams import spelled_in_bytes
 
 USER = [{"role": "user", "content": "x"}]
 COLOUR = {"type": "string", "enum": ["red", "green"]}
-NODE = {"type": "object", "properties": {"v": {"type": "integer"}}, "required": ["v"]}
+NODE: dict[str, Any] = {"type": "object", "properties": {"v": {"type": "integer"}}, "required": ["v"]}
 EITHER = {
     "type": "object",
     "properties": {"k": {"type": "string"}},
@@ -136,7 +136,11 @@ def trouble(tokenizer: Tokenizer, parameters: dict[str, Any], *arguments: tuple[
 @pytest.mark.parametrize("case", CASES, ids=[case[0] for case in CASES])
 def test_what_an_argument_may_be(k3_tokenizer: Tokenizer, case: Case) -> None:
     _, schema, definitions, good, bad = case
-    parameters = {**NODE, "properties": {**NODE["properties"], "x": schema}, "$defs": definitions}
+    parameters: dict[str, Any] = {
+        **NODE,
+        "properties": {**NODE["properties"], "x": schema},
+        "$defs": definitions,
+    }
     for value in good:
         assert not trouble(k3_tokenizer, parameters, ("v", "number:1"), ("x", value)), value
     for value in bad:
