@@ -261,7 +261,7 @@ def test_whether_a_call_was_cut_off_is_told(
         calls = collect_reply(deltas).tool_calls
         broken = bool(calls) and not _is_json(calls[-1].arguments)
         # Kimi-Linear's is whole only with its last marker, which follows the brace.
-        assert deltas[-1].cut_call == (broken or form == "linear" and ids[length - 1] == ord("}"))
+        assert deltas[-1].cut_call == (broken or (form == "linear" and ids[length - 1] == ord("}")))
     fresh = parser()
     assert not any(fresh.feed(news).cut_call for news in stream(tokenizer, ids, ()))
 
