@@ -127,7 +127,9 @@ async def _on_http_exception(http: HttpRequest, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     path, method = http.url.path, http.method
     if error.status_code == 404:
-        reply = HttpError(404, f"There is no {path} here.", code=ErrorCode.NOT_FOUND)
+        reply = HttpError(
+            404, f"There is no {path} here. /openapi.json lists what there is.", code=ErrorCode.NOT_FOUND
+        )
     elif error.status_code == 405:
         allowed = (error.headers or {}).get("Allow", "")
         reply = HttpError(

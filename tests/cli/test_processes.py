@@ -159,6 +159,21 @@ def test_serve_answers_and_ends_at_sigterm(quiet_k3: Path, start: Start) -> None
     assert "Traceback" not in err
 
 
+def test_with_a_log_in_json_every_line_of_a_server_is_json(quiet_k3: Path, start: Start) -> None:
+    words = ("--port", "0", "--host", "0.0.0.0", "--log-format", "json", "--log-level", "error")  # noqa: S104
+    process = start("serve", str(quiet_k3), *words, *ENGINE_FLAGS)
+    assert process.stderr is not None
+    lines: list[dict[str, str]] = []
+    while not lines or "answers at" not in lines[-1]["message"]:
+        lines.append(json.loads(process.stderr.readline()))
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=PATIENCE)
+    lines += map(json.loads, err.splitlines())
+    told = [(line["level"], line["message"]) for line in lines]
+    assert any(level == "warning" and "Give --api-keys" in message for level, message in told)
+    assert any(level == "info" and message.startswith("Milepost answers at http") for level, message in told)
+
+
 def test_serve_takes_its_options_from_a_file(quiet_k3: Path, start: Start, tmp_path: Path) -> None:
     file = tmp_path / "milepost.toml"
     model = json.dumps(str(quiet_k3))

@@ -12,7 +12,7 @@ import pytest
 
 from milepost.server import ServerConfig
 from milepost.server.access import connections
-from tests.server.scripted_server import MODEL, ServedEngine, run_for_long, serving
+from tests.server.scripted_server import MODEL, ServedEngine, read_samples, run_for_long, serving
 
 CHAT = "/v1/chat/completions"
 
@@ -225,3 +225,9 @@ def test_more_connections_than_there_may_be() -> None:
             assert first.recv(65536).startswith(b"HTTP/1.1 200 ")
         time.sleep(0.1)
         assert served.call("/health").status == 200
+        with connected(served) as nobody:
+            nobody.sendall(b"no HTTP at all\r\n\r\n")
+            assert everything(nobody).startswith(b"HTTP/1.1 400 ")
+        refused = read_samples(served.call("/metrics").body)
+        assert refused['milepost:http_errors_total{code="too_many_connections",status="503"}'] == 1
+        assert refused['milepost:http_errors_total{code="invalid_http",status="400"}'] == 1

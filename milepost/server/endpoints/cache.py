@@ -9,7 +9,10 @@ from __future__ import annotations
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from milepost.server.access.tenants import tenant_of
+from milepost.error_text import one_of
+from milepost.errors import RequestError
+from milepost.server.access.gate import Gatekeeper
+from milepost.server.access.tenants import Tenant, tenant_of
 from milepost.server.endpoints.prompts import encode_chat, encode_text
 from milepost.server.endpoints.reading import check_model, fields_renamed, front_of, in_thread, read_fields
 from milepost.server.protocol.cache_requests import ExplainRequest, ResetRequest
@@ -29,7 +32,7 @@ async def explain_cache(http: HttpRequest) -> Response:
     with fields_renamed(CHAT_WIRE_NAMES | ({} if asked.messages is None else {"prompt": "messages"})):
         # Away from the event loop, as everything that is tokenised.
         token_ids = await in_thread(http, lambda: _token_ids(front.services, asked))
-        salt = tenant_of(http).engine_salt(asked.cache_salt)
+        salt = _tenant(http, asked.tenant).engine_salt(asked.cache_salt)
         explanation = await front.services.engine.explain(token_ids, cache_salt=salt)
     return json_response(explanation)
 
@@ -39,6 +42,18 @@ async def reset_cache(http: HttpRequest) -> Response:
     await read_fields(http, ResetRequest, {}, may_be_empty=True)
     dropped = await front_of(http).services.engine.reset_cache()
     return json_response(CacheReset(dropped_snapshots=dropped))
+
+
+def _tenant(http: HttpRequest, name: str | None) -> Tenant:
+    """Who is meant; only operators come here, who may look at every tenant's."""
+    if name is None:
+        return tenant_of(http)
+    keeper = http.app.state.gatekeeper
+    assert isinstance(keeper, Gatekeeper)
+    tenants = keeper.tenants
+    if name not in tenants:
+        raise RequestError(one_of("tenant", name, sorted(tenants)), param="tenant")
+    return tenants[name]
 
 
 def _token_ids(services: Services, asked: ExplainRequest) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ from milepost.server.config import ServerConfig
 from milepost.server.telemetry.calls import MAX_LOGGED_BYTES, Call, current_call
 from milepost.server.telemetry.log_output import StandardError
 
-__all__ = ["JsonFormatter", "TextFormatter", "call_fields", "configure_logging", "log_call"]
+__all__ = ["JsonFormatter", "TextFormatter", "call_fields", "configure_logging", "log_call", "tell"]
 
 logger = logging.getLogger("milepost.server.requests")
 
@@ -33,6 +33,13 @@ def configure_logging(config: ServerConfig) -> None:
     for name in ("uvicorn", "uvicorn.error", "uvicorn.access"):
         logging.getLogger(name).handlers.clear()
         logging.getLogger(name).propagate = True
+
+
+def tell(level: int, message: str) -> None:
+    """Log what whoever starts a server must see, from whatever level the log begins."""
+    record = logging.LogRecord("milepost.server", level, __file__, 0, message, None, None)
+    for handler in logging.getLogger().handlers:
+        handler.handle(record)
 
 
 class TextFormatter(logging.Formatter):

@@ -40,7 +40,7 @@ def otlp_provider(endpoint: str) -> TracerProvider:
     """
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.resources import OTELResourceDetector, Resource
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError as error:
@@ -49,6 +49,8 @@ def otlp_provider(endpoint: str) -> TracerProvider:
             "Install it with: pip install 'milepost[tracing]'."
         ) from None
     resource = Resource.create({"service.name": "milepost", "service.version": __version__})
+    # OpenTelemetry's own variables, such as OTEL_SERVICE_NAME, win over what is said here.
+    resource = resource.merge(OTELResourceDetector().detect())
     provider = TracerProvider(resource=resource)
     provider.add_span_processor(
         BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint, timeout=EXPORT_SECONDS))
