@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 from click.core import ParameterSource
 
 from milepost import __version__
@@ -22,6 +23,7 @@ from milepost.cli.option_groups import GroupedCommand, option_group
 from milepost.cli.options import engine_options, examples, model_argument, take_engine_config
 from milepost.cli.serve_options import server_options, take_server_config
 from milepost.cli.terminal import notes, print_notes, progress_bar, write
+from milepost.descriptors import files_allowed, room_for_connections
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
@@ -101,6 +103,7 @@ def _run(server: ServerConfig, config: EngineConfig) -> None:
     configure_logging(server)
     # What is wrong with keys, certificates, traces or a port is found before the weights are read.
     warnings = check_access(server)
+    server, fewer = _within_open_files(server)
     provider = None if server.otlp_endpoint is None else otlp_provider(server.otlp_endpoint)
     listener = bind(server.host, server.port)
     try:
@@ -109,7 +112,7 @@ def _run(server: ServerConfig, config: EngineConfig) -> None:
 
             metrics = Metrics()
             loaded = load_engine(config, progress=progress, observer=metrics)
-        _note(server, [*loaded.config.notes, *warnings])
+        _note(server, [*loaded.config.notes, *warnings, *fewer])
         engine = AsyncEngine(loaded.engine)
         _spare_collections()
         try:
@@ -122,6 +125,18 @@ def _run(server: ServerConfig, config: EngineConfig) -> None:
             asyncio.run(engine.stop())
     finally:
         listener.close()
+
+
+def _within_open_files(server: ServerConfig) -> tuple[ServerConfig, list[str]]:
+    """The server with as many connections as this process may have, and a warning if they are fewer."""
+    room = room_for_connections(server.max_connections)
+    if room == server.max_connections:
+        return server, []
+    note = (
+        f"This process may have {files_allowed():,} files open, so the server takes {room:,} connections at "
+        f"once, not {server.max_connections:,}. Raise the hard limit (`ulimit -Hn`, LimitNOFILE)."
+    )
+    return msgspec.structs.replace(server, max_connections=room), [note]
 
 
 def _spare_collections() -> None:

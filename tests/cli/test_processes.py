@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -115,6 +116,27 @@ def test_a_port_that_is_taken_is_one_line(quiet_k3: Path, start: Start) -> None:
     (line,) = err.splitlines()
     assert line.startswith(f"milepost: error: Can't listen on 127.0.0.1:{port}: Address already in use.")
     assert "--port" in line
+
+
+def test_serve_answers_though_nobody_reads_what_it_says(quiet_k3: Path, start: Start) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    reader, writer = os.pipe()
+    os.close(reader)
+    process = start("serve", str(quiet_k3), "--port", str(port), *ENGINE_FLAGS, stderr=writer)
+    os.close(writer)
+    end = time.monotonic() + PATIENCE
+    while True:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=PATIENCE) as answer:
+                assert answer.status == 200
+            break
+        except urllib.error.URLError:
+            assert process.poll() is None
+            assert time.monotonic() < end
+            time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=PATIENCE) == 0
 
 
 def test_serve_answers_and_ends_at_sigterm(quiet_k3: Path, start: Start) -> None:

@@ -15,9 +15,9 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 from milepost.cli.config_file import read_config_file
-from milepost.cli.doctor.hardware import OTHER_FILES
 from milepost.cli.serve import serve
 from milepost.config import EngineConfig
+from milepost.descriptors import OTHER_FILES
 from milepost.server import ServerConfig
 from milepost.server.serving import FLUSH_SECONDS
 from tests.repository.paths import ROOT

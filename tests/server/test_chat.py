@@ -127,6 +127,19 @@ def test_a_call_that_a_stop_string_tears_is_no_call_to_make(
         assert reason == "stop" or json.loads(call.function.arguments) == {"a": 2}
 
 
+@pytest.mark.parametrize(("stop", "reason"), [("2", "stop"), ("all", "stop"), ("message", "tool_calls")])
+def test_a_call_that_a_stop_string_cuts_off_is_none_to_be_made(
+    served: ServedEngine, client: OpenAI, stop: str, reason: str
+) -> None:
+    served.script.write(TOOL_REPLY)
+    reply = client.chat.completions.create(
+        model=MODEL, messages=MESSAGES, tools=TOOLS, stop=stop, extra_body=NO_THINKING
+    )
+    assert reply.choices[0].finish_reason == reason
+    served.script.write(TOOL_REPLY)
+    assert stream(client, tools=TOOLS, stop=stop)[-1].choices[0].finish_reason == reason
+
+
 def test_streamed_tool_call(served: ServedEngine, client: OpenAI) -> None:
     served.script.write(TOOL_REPLY)
     chunks = stream(client, tools=TOOLS)
