@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import signal
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -113,14 +115,14 @@ def _run(server: ServerConfig, config: EngineConfig) -> None:
 
             metrics = Metrics()
             loaded = load_engine(config, progress=progress, observer=metrics)
-        print_notes([*loaded.config.notes, *warnings, *fewer])
+        _note(server, [*loaded.config.notes, *warnings, *fewer])
         engine = AsyncEngine(loaded.engine)
         _spare_collections()
         try:
             run_server(
                 create_app(_services(loaded, server, engine, metrics, provider)),
                 listener,
-                on_ready=partial(_announce, loaded.config),
+                on_ready=partial(_announce, server, loaded.config),
             )
         finally:
             _outlive_reloads(server)
@@ -185,10 +187,25 @@ def _services(
     )
 
 
-def _announce(config: ResolvedConfig, address: str) -> None:
+def _note(server: ServerConfig, sentences: Sequence[str]) -> None:
+    """What whoever runs the server should know: for people, or in the log's form where programs read it."""
+    from milepost.server import tell  # as above
+
+    if server.log_format != "json":
+        print_notes(sentences)
+        return
+    for sentence in sentences:
+        tell(logging.WARNING, sentence)
+
+
+def _announce(server: ServerConfig, config: ResolvedConfig, address: str) -> None:
+    from milepost.server import tell  # as above
+
     what = f"{config.served_model_name}, requests of up to {config.max_model_len:,} tokens"
+    sentence = f"Milepost answers at {address}/v1: {what}"
+    if server.log_format == "json":
+        tell(logging.INFO, f"{sentence}.")
+        return
     # Nobody may read it, or its disk may be full: the server answers all the same.
     with suppress(OSError):
-        notes().print(
-            f"Milepost answers at {address}/v1: {what} (Ctrl-C ends it).", markup=False, soft_wrap=True
-        )
+        notes().print(f"{sentence} (Ctrl-C ends it).", markup=False, soft_wrap=True)

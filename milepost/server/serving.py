@@ -100,7 +100,7 @@ class DrainingServer(uvicorn.Server):
         options = self._front.services.config
         config = uvicorn.Config(
             app,
-            http=guarded(options),
+            http=guarded(options, self._front.metrics.http_error),
             loop="uvloop",
             lifespan="off",
             ws="none",

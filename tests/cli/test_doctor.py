@@ -204,6 +204,28 @@ def test_a_config_file_s_server_and_model_are_examined(
     assert "port 0" in found
 
 
+def test_a_config_file_s_engine_is_examined(quiet_k3: Path, tmp_path: Path, capsys: Capture) -> None:
+    file = tmp_path / "milepost.toml"
+    model = json.dumps(str(quiet_k3))
+    file.write_text(f"[engine]\nmodel = {model}\nmemory = '8MiB'\nweights = 'int8'\n[server]\nport = 0\n")
+    assert run(["doctor", "--config", str(file), "--json"]) == 0
+    found = {finding["name"]: finding for finding in json.loads(capsys.readouterr().out)["findings"]}
+    assert "as int8" in found["weights"]["found"]
+    assert found["arena"]["found"].startswith(("8.0 MiB", "7.9 MiB"))
+    assert found["command"]["found"] == f"milepost serve --config {file}"
+
+
+def test_a_config_file_s_arena_that_no_machine_has_is_a_problem(
+    quiet_k3: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    file = tmp_path / "milepost.toml"
+    file.write_text("[engine]\nmemory = '900TiB'\n[server]\nport = 0\n")
+    assert run(["doctor", str(quiet_k3), "--config", str(file), "--json"]) == 1
+    found = {finding["name"]: finding for finding in json.loads(capsys.readouterr().out)["findings"]}
+    assert found["arena"]["level"] == "problem"
+    assert "memory must be at most" in found["arena"]["found"]
+
+
 # --- the software ---------------------------------------------------------------------------------------
 
 

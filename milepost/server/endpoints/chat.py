@@ -85,7 +85,9 @@ class _Choice:
         delta = self.parser.feed(output)
         self.num_tool_calls += sum(call.name is not None for call in delta.tool_calls)
         if output.finish_reason is not None:
-            called = output.finish_reason is FinishReason.STOP and self.num_tool_calls > 0
+            # A stop string may stand in a call's arguments.
+            whole = output.finish_reason is FinishReason.STOP and not delta.cut_call
+            called = whole and self.num_tool_calls > 0
             self.finish_reason = "tool_calls" if called else output.finish_reason.value
         return delta
 
