@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
+from urllib.parse import unquote
 
 import msgspec
 
@@ -21,13 +22,14 @@ from milepost.errors import RequestError
 from milepost.grammar import texts
 from milepost.grammar.texts import Piece
 
-__all__ = ["ArgumentSet", "Value", "argument_set", "arguments_schema", "values_of"]
+__all__ = ["ArgumentSet", "Value", "argument_set", "arguments_schema", "json_type", "values_of"]
 
 JSON_TYPES = ("string", "number", "boolean", "null", "object", "array")
 # How deep references and alternatives are followed; what lies deeper may be anything.
 MAX_DEPTH = 16
 # How many alternatives are told apart; a schema of more, such as one that holds itself, may be anything.
 MAX_BRANCHES = 64
+MAX_STEPS = 4096
 # Lengths up to here are counted; each character more makes the grammar larger.
 MAX_COUNTED_CHARS = 4096
 
@@ -36,6 +38,11 @@ _NOT_REGULAR = re.compile(r"\(\?<?[=!]|(?<!\\)(?:\\\\)*\\[1-9k]")
 _DEFINITIONS = ("$defs", "definitions")
 _SPANNING = ("allOf", "anyOf", "oneOf", "not", "if", "patternProperties")
 _ANY_TEXT = "(?s:.*)"
+# What these say depends on one another: of two schemas that have some of them each keeps its own.
+_SIBLINGS = (("properties", "patternProperties", "additionalProperties"), ("items", "prefixItems"))
+_NOTES = ("title", "description", "default", "examples", "deprecated", "$comment", "$schema", "$id", "$defs")
+_PLAIN_VALUES = ("const", "enum", "default", "examples")
+_WHOLE = "whole"
 
 
 class Value(msgspec.Struct, frozen=True):
@@ -89,6 +96,19 @@ def argument_set(parameters: Mapping[str, Any] | None) -> ArgumentSet:
     )
 
 
+def json_type(value: object) -> str:
+    """The JSON type of a value: one word for all numbers."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "boolean"
+    if isinstance(value, int | float):
+        return "number"
+    if isinstance(value, str):
+        return "string"
+    return "object" if isinstance(value, Mapping) else "array"
+
+
 def arguments_schema(parameters: Mapping[str, Any] | None) -> dict[str, Any]:
     """A function's ``parameters`` as the schema of one JSON object, closed as `argument_set` has it."""
     if parameters is None:
@@ -109,7 +129,7 @@ def values_of(schema: object, root: Mapping[str, Any], path: str) -> list[Value]
         RequestError: it allows nothing, or can't be written as a grammar.
     """
     found: dict[str, list[Mapping[str, Any]]] = {}
-    branches = list(islice(_branches(schema, root, MAX_DEPTH), MAX_BRANCHES + 1))
+    branches = list(islice(_Branches(root).of(schema), MAX_BRANCHES + 1))
     for branch in branches if len(branches) <= MAX_BRANCHES else [{}]:
         for kind in _kinds(branch):
             found.setdefault(kind, []).append(branch)
@@ -133,57 +153,144 @@ def _resolved(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str
         reference = schema.get("$ref")
         if not isinstance(reference, str):
             return schema
-        target: Any = root
-        for step in reference.removeprefix("#").strip("/").split("/") if reference != "#" else ():
-            name = step.replace("~1", "/").replace("~0", "~")
-            target = target.get(name) if isinstance(target, Mapping) else None
+        target = _target(reference, root)
         if not isinstance(target, Mapping):
             return {}
         schema = {**target, **{key: value for key, value in schema.items() if key != "$ref"}}
     return {}
 
 
-def _branches(schema: object, root: Mapping[str, Any], depth: int) -> Iterator[Mapping[str, Any]]:
-    """The alternatives of a schema, each without alternatives of its own."""
-    if schema is False:
-        return
-    if not isinstance(schema, Mapping) or depth == 0:
-        yield {}
-        return
-    schema = _resolved(schema, root)
-    for key in ("anyOf", "oneOf"):
-        options = schema.get(key)
-        if isinstance(options, Sequence) and not isinstance(options, str) and options:
-            rest = {name: value for name, value in schema.items() if name != key}
-            for option in options:
-                merged = {**rest, **_resolved(option, root)} if isinstance(option, Mapping) else option
-                yield from _branches(merged, root, depth - 1)
+def _target(reference: str, root: Mapping[str, Any]) -> object:
+    """What a reference within `root` names (RFC 6901); True, which allows everything, if nothing."""
+    target: Any = root
+    for step in unquote(reference.removeprefix("#")).split("/")[1:]:
+        name = step.replace("~1", "/").replace("~0", "~")
+        if isinstance(target, Mapping) and name in target:
+            target = target[name]
+        elif isinstance(target, list) and name.isdecimal() and int(name) < len(target):
+            target = target[int(name)]
+        else:
+            return True
+    return target
+
+
+class _Branches:
+    """Takes schemas apart into their alternatives, each of them flat: without alternatives of its own.
+
+    Args:
+        root: what references point into.
+    """
+
+    def __init__(self, root: Mapping[str, Any]) -> None:
+        self._root = root
+        self._steps = 0
+
+    def of(self, schema: object, depth: int = MAX_DEPTH) -> Iterator[Mapping[str, Any]]:
+        """The alternatives, at most `depth` of them one in another; none when nothing is allowed."""
+        self._steps += 1
+        if schema is False:
             return
-    yield schema
+        if not isinstance(schema, Mapping) or depth == 0 or self._steps > MAX_STEPS:
+            yield {}
+            return
+        reference = schema.get("$ref")
+        parts: list[Sequence[object]] = []  # of each, one must hold
+        if isinstance(reference, str):
+            parts.append([_target(reference, self._root)])
+        parts.extend([part] for part in _listed(schema, "allOf"))
+        parts.extend(options for key in ("anyOf", "oneOf") if (options := _listed(schema, key)))
+        taken = {"$ref", "allOf", "anyOf", "oneOf"} if parts else frozenset[str]()
+        yield from self._together({k: v for k, v in schema.items() if k not in taken}, parts, depth - 1)
+
+    def _together(
+        self, flat: Mapping[str, Any], parts: Sequence[Sequence[object]], depth: int
+    ) -> Iterator[Mapping[str, Any]]:
+        if not parts:
+            yield flat
+            return
+        for option in parts[0]:
+            for branch in self.of(option, depth):
+                both = _both(flat, branch)
+                if both is not None:
+                    yield from self._together(both, parts[1:], depth)
+
+
+def _listed(schema: Mapping[str, Any], key: str) -> Sequence[object]:
+    found = schema.get(key)
+    return found if isinstance(found, list | tuple) else ()
+
+
+def _both(schema: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any] | None:
+    """A flat schema that allows what two of them do; None when they share no value.
+
+    What they word differently stands in ``allOf``, for the compiler.
+    """
+    if ("const" in schema or "enum" in schema) and ("const" in other or "enum" in other):
+        schema, other = _values_as_enum(schema), _values_as_enum(other)
+    both, rest = dict(schema), {}
+    for key, value in other.items():
+        group = next((keys for keys in _SIBLINGS if key in keys), (key,))
+        if (
+            key in _NOTES
+            or not any(name in schema for name in group)
+            or (key != "enum" and schema.get(key) == value)
+        ):
+            both.setdefault(key, value)
+        elif key == "type":
+            both[key] = [kind for kind in _names(value) if _includes(_names(schema[key]), kind)]
+            both[key] += [
+                kind for kind in _names(schema[key]) if kind == "integer" and "number" in _names(value)
+            ]
+            if not both[key]:
+                return None
+        elif key == "enum":
+            both[key] = [one for one in schema[key] if any(_same(one, each) for each in value)]
+            if not both[key]:
+                return None
+        elif key == "required" and isinstance(value, list) and isinstance(schema[key], list):
+            both[key] = [*schema[key], *value]
+        else:
+            rest[key] = value
+    return both | ({"allOf": [*_listed(both, "allOf"), rest]} if rest else {})
+
+
+def _values_as_enum(schema: Mapping[str, Any]) -> dict[str, Any]:
+    values = _listed(schema, "enum")
+    if "const" in schema:
+        values = (
+            [schema["const"]]
+            if "enum" not in schema or any(_same(schema["const"], v) for v in values)
+            else []
+        )
+    return {**{key: value for key, value in schema.items() if key != "const"}, "enum": values}
+
+
+def _same(value: object, other: object) -> bool:
+    """Whether two JSON values are equal; true is not 1."""
+    return json_type(value) == json_type(other) and value == other
+
+
+def _names(given: object) -> list[str]:
+    """The types that a schema's ``type`` names. Whatever it is, it came from a client."""
+    if isinstance(given, str):
+        return [given]
+    return [name for name in given if isinstance(name, str)] if isinstance(given, list | tuple) else []
+
+
+def _includes(kinds: Sequence[str], kind: str) -> bool:
+    return kind in kinds or (kind == "integer" and "number" in kinds)
 
 
 def _kinds(schema: Mapping[str, Any]) -> list[str]:
+    kinds: Sequence[str] = JSON_TYPES
     if "const" in schema:
-        return [_kind_of(schema["const"])]
-    if isinstance(schema.get("enum"), Sequence) and "type" not in schema:
-        return list(dict.fromkeys(map(_kind_of, schema["enum"])))
-    given = schema.get("type", JSON_TYPES)
-    # Whatever it is, it came from a client.
-    kinds = [given] if isinstance(given, str) else given if isinstance(given, Sequence) else []
-    named = ["number" if kind == "integer" else kind for kind in kinds if isinstance(kind, str)]
-    return [kind for kind in JSON_TYPES if kind in named]
-
-
-def _kind_of(value: object) -> str:
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "boolean"
-    if isinstance(value, int | float):
-        return "number"
-    if isinstance(value, str):
-        return "string"
-    return "object" if isinstance(value, Mapping) else "array"
+        kinds = [json_type(schema["const"])]
+    elif isinstance(schema.get("enum"), list | tuple):
+        kinds = list(map(json_type, schema["enum"]))
+    if "type" in schema:
+        named = ["number" if kind == "integer" else kind for kind in _names(schema["type"])]
+        kinds = [kind for kind in kinds if kind in named]
+    return [kind for kind in JSON_TYPES if kind in kinds]
 
 
 def _text(branches: Sequence[Mapping[str, Any]]) -> Piece | None:
@@ -251,32 +358,62 @@ def _alternatives(pattern: str) -> list[str]:
 
 def _literal(branches: Sequence[Mapping[str, Any]], kind: str, root: Mapping[str, Any]) -> Piece | None:
     """JSON of one type, by any of some schemas; None when no value of it will do."""
-    if kind == "null":
-        return texts.literal("null")
     limited = [only for schema in branches if (only := _limited(schema, kind)) is not None]
     if not limited:
         return None
+    if kind == "null":
+        return texts.literal("null")
     whole: dict[str, Any] = limited[0] if len(limited) == 1 else {"anyOf": limited}
-    definitions = {key: root[key] for key in _DEFINITIONS if key in root} if _refers(whole) else {}
-    return texts.nested(texts.json_schema(definitions | whole, lenient=True))
+    return texts.nested(texts.json_schema(_with_what_it_refers_to(whole, root), lenient=True))
 
 
-def _refers(value: object) -> bool:
-    """Whether a schema has a reference somewhere."""
+def _with_what_it_refers_to(schema: dict[str, Any], root: Mapping[str, Any]) -> dict[str, Any]:
+    """A schema that was a part of `root`, with as much of that as its references need."""
+    references = set(_references(schema))
+    if not references:
+        return schema
+    definitions = {key: root[key] for key in _DEFINITIONS if key in root}
+    references.update(_references(definitions))
+    if all(reference.startswith(("#/$defs/", "#/definitions/")) for reference in references):
+        return definitions | schema
+    moved: dict[str, Any] = _moved(schema)
+    return moved | {"$defs": {_WHOLE: _moved(root)}}
+
+
+def _references(value: object) -> Iterator[str]:
+    """The references in a schema."""
     if isinstance(value, Mapping):
-        return "$ref" in value or any(map(_refers, value.values()))
-    return isinstance(value, list | tuple) and any(map(_refers, value))
+        for key, part in value.items():
+            if key == "$ref" and isinstance(part, str):
+                yield part
+            elif key not in _PLAIN_VALUES:
+                yield from _references(part)
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from _references(part)
+
+
+def _moved(value: Any) -> Any:  # noqa: ANN401  # JSON
+    """A schema whose references find their root among the definitions of another."""
+    if isinstance(value, Mapping):
+        return {
+            key: f"#/$defs/{_WHOLE}{part[1:]}"
+            if key == "$ref" and isinstance(part, str) and part.startswith("#")
+            else part
+            if key in _PLAIN_VALUES
+            else _moved(part)
+            for key, part in value.items()
+        }
+    return [_moved(part) for part in value] if isinstance(value, list | tuple) else value
 
 
 def _limited(schema: Mapping[str, Any], kind: str) -> dict[str, Any] | None:
     """A schema that allows values of one type only."""
     limited = {key: value for key, value in schema.items() if key not in ("$schema", "$id")}
     if isinstance(schema.get("enum"), Sequence):
-        limited["enum"] = [value for value in schema["enum"] if _kind_of(value) == kind]
+        limited["enum"] = [value for value in schema["enum"] if json_type(value) == kind]
         if not limited["enum"]:
             return None
-    given = schema.get("type", kind)
-    # Whatever it is, it came from a client.
-    kinds = [given] if isinstance(given, str) else given if isinstance(given, Sequence) else []
+    kinds = _names(schema.get("type", kind))
     limited["type"] = "integer" if kind == "number" and "number" not in kinds else kind
     return limited

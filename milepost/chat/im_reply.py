@@ -60,7 +60,11 @@ class ImReplyParser:
                 self._take_marker(item)
         if output.finish_reason is FinishReason.STOP and not isinstance(output.stop_reason, str):
             self._end_call()
-        delta = ReplyDelta(content="".join(self._content), tool_calls=self._calls.take())
+        delta = ReplyDelta(
+            content="".join(self._content),
+            tool_calls=self._calls.take(),
+            cut_call=output.finished and self._in_arguments,
+        )
         self._content = []
         return delta
 

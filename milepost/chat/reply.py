@@ -35,12 +35,14 @@ class ReplyDelta(msgspec.Struct, frozen=True, kw_only=True):
         tool_calls: what is added to calls.
         reasoning_tokens: how many of the output's tokens were drawn while the model thought; None where the
             form does not tell by tokens.
+        cut_call: whether the reply ends in the middle of a call, which is then nothing to be called.
     """
 
     content: str = ""
     reasoning: str = ""
     tool_calls: tuple[ToolCallDelta, ...] = ()
     reasoning_tokens: int | None = None
+    cut_call: bool = False
 
     def __bool__(self) -> bool:
         """Whether it adds anything."""

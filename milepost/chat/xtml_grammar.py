@@ -10,7 +10,9 @@ may come in any order; more come in the order of their names, which is how the t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from milepost.chat.argument_schemas import ArgumentSet, Value, argument_set, values_of
 from milepost.chat.response_format import ContentForm
@@ -40,8 +42,12 @@ MAX_IN_ANY_ORDER = 6
 # Each argument brings the definitions that it refers to: a request must not grow a hundredfold here.
 MAX_GRAMMAR_CHARS = 1024 * 1024
 _LATER = regex("[2-9]|[1-9][0-9]{1,3}")  # the index of a call that is not the first
-# Text between an attribute's quotes, as `escaped` writes it.
-_ATTRIBUTE = regex('([^"&]|&amp;|&quot;)+')
+# Text between an attribute's quotes, as `escaped` writes it: its units, and how many are told apart.
+_UNIT = re.compile("&amp;|&quot;|.", re.DOTALL)
+_ENTITIES = ("&amp;", "&quot;")
+_ANY_UNIT = '(?:[^"&]|&amp;|&quot;)'
+MAX_NAME_UNITS = 128
+MAX_NAMES_IN_ANOTHER = 24  # such as a, ab, abc; each is a group in a group
 
 
 class XtmlGrammar:
@@ -115,12 +121,57 @@ class _Tags:
     def closing(self, tag: str) -> Piece:
         return sequence(self.close, literal(tag), self.sep)
 
-    def argument(self, name: str | None, values: Sequence[Value]) -> Piece:
-        """One argument; of any name when it is None."""
-        key = nested(_ATTRIBUTE) if name is None else literal(_spelled(name))
+    def argument(self, name: str | None, values: Sequence[Value], others: Iterable[str] = ()) -> Piece:
+        """One argument; of any name but `others` when it is None."""
+        key = nested(_name_but(others)) if name is None else literal(_spelled(name))
         forms = (sequence(literal(f'" type="{value.kind}"'), self.sep, value.piece) for value in values)
         start = (literal('argument key="'), *([] if name == "" else [key]))
         return sequence(self.open, *start, either(*forms), self.closing("argument"))
+
+
+def _name_but(names: Iterable[str]) -> Grammar:
+    """An attribute's value that is none of some: they bear a schema of their own, and come once."""
+    taken: dict[str, Any] = {}
+    for name in names:
+        units = _UNIT.findall(_spelled(name))
+        if 0 < len(units) <= MAX_NAME_UNITS:
+            place = taken
+            for unit in units:
+                place = place.setdefault(unit, {})
+            place[""] = {}
+    return regex(_going_on(taken))
+
+
+def _going_on(taken: Mapping[str, Any], depth: int = 0) -> str:
+    """A pattern for one or more units that are no way through `taken` to an end of it."""
+    ways = [_away(taken)]
+    for unit in filter(None, taken):
+        start, after = _matching(unit), taken[unit]
+        while True:  # as long as there is one way on, without a group in a group
+            if "" not in after:
+                ways.append(start)
+            units = list(filter(None, after))
+            if len(units) != 1:
+                break
+            ways.append(start + _away(after))
+            start, after = start + _matching(units[0]), after[units[0]]
+        told_apart = bool(units) and depth < MAX_NAMES_IN_ANOTHER
+        ways.append(start + (_going_on(after, depth + 1) if told_apart else f"{_ANY_UNIT}+"))
+    return f"(?:{'|'.join(ways)})"
+
+
+def _away(taken: Mapping[str, Any]) -> str:
+    """A pattern for all that begins with another unit than some."""
+    chars = "".join(_matching(unit) for unit in taken if len(unit) == 1)
+    ways = [f'[^"&{chars}]', *(entity for entity in _ENTITIES if entity not in taken)]
+    return f"(?:{'|'.join(ways)}){_ANY_UNIT}*"
+
+
+def _matching(unit: str) -> str:
+    """A pattern for one unit."""
+    if len(unit) > 1 or (unit.isascii() and unit.isalnum()):
+        return unit
+    return f"\\x{{{ord(unit):x}}}"
 
 
 def _spelled(value: str) -> str:
@@ -159,7 +210,8 @@ class _Rules:
 
 def _arguments(given: ArgumentSet, tags: _Tags, rules: _Rules, path: str) -> list[Piece]:
     """The pieces for all arguments of a call, one after the other; none when there are none."""
-    schemas = dict.fromkeys(given.required, given.others) | dict(given.properties)
+    closed = given.root.get("additionalProperties") is False
+    schemas = dict.fromkeys(given.required, False if closed else given.others) | dict(given.properties)
     every = {
         name: rules.named(tags.argument(name, values_of(schemas[name], given.root, path)))
         for name in sorted(schemas)
@@ -170,7 +222,8 @@ def _arguments(given: ArgumentSet, tags: _Tags, rules: _Rules, path: str) -> lis
     else:
         pieces = [piece if name in given.required else optional(piece) for name, piece in every.items()]
     if given.others is not None:
-        pieces.append(repeated(rules.named(tags.argument(None, values_of(given.others, given.root, path)))))
+        others = values_of(given.others, given.root, path)
+        pieces.append(repeated(rules.named(tags.argument(None, others, every))))
     return pieces
 
 

@@ -71,13 +71,13 @@ class XtmlReplyParser:
                 self._take_text(item)
             else:
                 self._take_marker(item)
-        if output.finished:
-            self._finish(output)
+        cut = output.finished and self._finish(output)
         delta = ReplyDelta(
             content="".join(self._content),
             reasoning="".join(self._reasoning),
             tool_calls=self._calls.take(),
             reasoning_tokens=self._count_reasoning(output),
+            cut_call=cut,
         )
         self._content, self._reasoning = [], []
         return delta
@@ -92,13 +92,15 @@ class XtmlReplyParser:
                 return count
         return len(output.token_ids)
 
-    def _finish(self, output: RequestOutput) -> None:
+    def _finish(self, output: RequestOutput) -> bool:
+        """End what is open; returns whether that cuts a call off."""
         if self._call is None:
-            return
+            return False
         if output.finish_reason is FinishReason.STOP and not isinstance(output.stop_reason, str):
             self._close_tag("message")  # the end of the message closes what it holds
-        else:
-            self._call.cut()
+            return False
+        self._call.cut()
+        return True
 
     def _take_text(self, text: str) -> None:
         if self._header is not None:

@@ -4,6 +4,7 @@ Measured with llguidance 1.9.1, which does these without counting their cost:
 
 - for a ``multipleOf`` it builds a state for every remainder: 1,234,567 took ten seconds and 600 MB;
 - it tests every pair of ``patternProperties``: 300 took a second, 2,000 minutes;
+- it rounds whole numbers beyond 2**53 that must be equal to something;
 - a character's step through patterns that must all hold doubles with each: 16 took 0.1 s, 100 no one knows.
 """
 
@@ -74,6 +75,8 @@ def _require_bounded_schemas(text: str) -> None:
                 f"multiple of at most {_MAX_MULTIPLE}. Give smaller ones, or leave some out.",
                 param="grammar",
             )
+    for fields in objects:
+        _require_exact([fields.get("const"), fields.get("enum")])
     together = max((_Together(schema).of(schema) for schema in schemas), default=0)
     together += text.replace("&&", "").count("&")  # the two are of a regular expression's classes
     if together > _MAX_TOGETHER:
@@ -82,6 +85,19 @@ def _require_bounded_schemas(text: str) -> None:
             "$ref or &). Given: more. Leave some out.",
             param="grammar",
         )
+
+
+def _require_exact(values: object) -> None:
+    """Refuse constants that the compiler would round: it knows numbers as 64-bit floats."""
+    # One without a point and an exponent is meant to the last digit.
+    if isinstance(values, Decimal) and values.as_tuple().exponent == 0 and Decimal(float(values)) != values:
+        raise RequestError(
+            f"A number in a JSON schema's const or enum must be one that a double can hold. Given: {values}. "
+            "Let it be a string.",
+            param="grammar",
+        )
+    for value in values.values() if isinstance(values, dict) else values if isinstance(values, list) else ():
+        _require_exact(value)
 
 
 class _Together:
@@ -156,7 +172,10 @@ def _number(text: str) -> Decimal:
             f"A number in a JSON schema must be at most {_MAX_NUMBER_CHARS} characters. Given: {len(text)}.",
             param="grammar",
         )
-    return Decimal(text)
+    try:
+        return Decimal(text)
+    except ArithmeticError:
+        raise RequestError(f"A number in a JSON schema is out of range: {text}.", param="grammar") from None
 
 
 def _digits(value: object) -> int:

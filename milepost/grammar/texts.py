@@ -235,8 +235,12 @@ def _pattern_of(pattern: str) -> str:
     """A regular expression between Lark's slashes."""
     escaped: list[str] = []
     after_backslash = False
-    for char in pattern:
-        if after_backslash:
+    for at, char in enumerate(pattern):
+        if char == "&" and "&" not in (pattern[at - 1 : at], pattern[at + 1 : at + 2]):
+            # By itself it would look like Lark's "and"; two are an operator of classes.
+            escaped.append("x26" if after_backslash else "\\x26")
+            after_backslash = False
+        elif after_backslash:
             # An escaped newline is a newline; the others stay as they are.
             escaped.append("n" if char == "\n" else char)
             after_backslash = False

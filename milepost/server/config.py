@@ -89,7 +89,8 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
                 limit = "at least 0" if name == "drain_seconds" else "more than 0"
                 raise ConfigError(f"{name} must be {limit} seconds. Given: {seconds}.")
         if (self.tls_cert is None) != (self.tls_key is None):
-            raise ConfigError("tls_cert and tls_key go together: the certificate chain and its key.")
+            given, other = ("tls_cert", "key") if self.tls_key is None else ("tls_key", "certificate chain")
+            raise ConfigError(f"{given} needs its {other} too: both are files in PEM.")
         for origin in self.cors_origins:
             if origin != "*" and not _ORIGIN.fullmatch(origin):
                 raise ConfigError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 from collections.abc import Callable
 
@@ -247,3 +248,27 @@ def test_any_soup_is_read_alike_and_loses_no_text(
     in_tags = re.findall(r"<\|(?:open|close|tool_call_begin)\|>((?:(?!<\|).)*)(?:<\|sep\|>|\Z)", text)
     lost = set(re.findall(r"w\d+w", text)) - set(re.findall(r"w\d+w", " ".join(in_tags)))
     assert all(word in seen for word in lost), (text, whole)
+
+
+@pytest.mark.parametrize(("form", "name"), [case for case in CASES if "two calls" in case[1]])
+def test_whether_a_call_was_cut_off_is_told(
+    forms: dict[str, tuple[Tokenizer, ChatEncoding]], form: str, name: str
+) -> None:
+    tokenizer, parser, ids, _ = prepared(forms, form, name)
+    for length in range(1, len(ids)):
+        fresh = parser()
+        deltas = [fresh.feed(news) for news in stream(tokenizer, ids[:length], (), FinishReason.LENGTH)]
+        calls = collect_reply(deltas).tool_calls
+        broken = bool(calls) and not _is_json(calls[-1].arguments)
+        # Kimi-Linear's is whole only with its last marker, which follows the brace.
+        assert deltas[-1].cut_call == (broken or (form == "linear" and ids[length - 1] == ord("}")))
+    fresh = parser()
+    assert not any(fresh.feed(news).cut_call for news in stream(tokenizer, ids, ()))
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True

@@ -11,7 +11,7 @@ from milepost.errors import ExecutionError, RequestError
 from milepost.grammar.bounds import require_bounded
 from milepost.grammar.texts import choice, json_schema, lark, regex
 from milepost.types import Grammar
-from tests.grammar.vocabularies import compiler
+from tests.grammar.vocabularies import END, accepts, compiler
 
 SECONDS = 3.0  # a busy machine's worst; quiet ones take a tenth
 
@@ -138,3 +138,26 @@ def test_what_the_compiler_does_not_bound_is_refused(whole: Grammar, words: str)
 def test_what_people_write_is_not(schema: dict[str, Any]) -> None:
     require_bounded(json_schema(schema))
     compiler().check(json_schema(schema))
+
+
+def test_numbers_that_the_compiler_would_round_are_refused() -> None:
+    grammars = compiler()
+    for schema in ({"const": 2**53 + 1}, {"enum": ["a", [{"b": 1234567890123456789}]]}):
+        with pytest.raises(RequestError, match="a double can hold"):
+            grammars.check(json_schema(schema))
+    grammars.check(json_schema({"enum": [2**53, 2**60, 0.1, -1e300]}))
+
+
+def test_a_number_out_of_all_range_is_refused() -> None:
+    with pytest.raises(RequestError, match="out of range"):
+        compiler().check(lark('start: %json {"const": 1e99999999999999999999}'))
+
+
+def test_an_and_of_a_pattern_is_no_operator() -> None:
+    grammars = compiler()
+    pattern = "&".join(["[&a-c]"] * 20) + r"[a-z&&[^b]]\&"
+    whole = regex(pattern)
+    grammars.check(whole)
+    text = "&".join(["&"] * 20) + "a&"
+    assert accepts(grammars, whole, [*text.encode(), END])
+    assert not accepts(grammars, whole, [*text.replace("a", "b").encode(), END])

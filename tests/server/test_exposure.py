@@ -170,7 +170,6 @@ def test_a_simple_request_of_another_sites_page_changes_nothing(shared: ServedEn
         assert reply.status == 415
 
 
-@pytest.mark.usefixtures("kept_logging")
 def test_the_command_tells_before_it_loads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from milepost.cli.app import run
 

@@ -143,6 +143,19 @@ def test_tenants_by_their_names(log_to: Callable[[logging.Formatter], Log], tmp_
     assert key not in log.text
 
 
+def test_who_is_refused_what_is_for_operators_is_named(
+    log_to: Callable[[logging.Formatter], Log], tmp_path: Path
+) -> None:
+    log, key = log_to(JsonFormatter()), "a-key-of-the-search-team"
+    file = tmp_path / "keys.toml"
+    file.write_text(f'[tenants.search]\nkeys = ["{key}"]\n')
+    file.chmod(0o600)
+    with serving(ServerConfig(api_keys=str(file))) as served:
+        served.call("/cache/reset", {}, headers={"Authorization": f"Bearer {key}"})
+        (line,) = log.wait_for(1)
+    assert (line["tenant"], line["code"]) == ("search", "operator_only")
+
+
 def test_what_else_is_logged_names_the_request(
     served: ServedEngine, log_to: Callable[[logging.Formatter], Log], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import ItemsView, Iterable, KeysView, Mapping, ValuesView
 from typing import Any
 
 from jinja2 import Undefined
@@ -20,6 +20,8 @@ __all__ = [
     "as_text",
     "check_built",
     "check_format",
+    "check_formatted",
+    "check_lines",
     "check_number",
     "check_size",
     "joined",
@@ -34,8 +36,11 @@ MAX_ITEMS = 1_000_000
 MAX_SECONDS = 2.0
 MAX_NUMBER_BITS = 4096
 MAX_FORMAT_WIDTH_DIGITS = 3
+MAX_CHARS_OF_ONE = 10  # a character's most, written as Python writes it: \\U0010ffff
 
 _WIDE = re.compile(rf"\d{{{MAX_FORMAT_WIDTH_DIGITS + 1},}}|\*|{{[^}}]*{{")
+_ENDS_OF_LINES = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
+_WRITTEN_OUT = re.compile(r"%(?:\([^)]*\))?[-+ #0-9.]*[ar]|![ar]")
 _PLAIN = (str, int, float, bool, type(None), Undefined)
 
 
@@ -122,6 +127,28 @@ def check_format(text: str) -> None:
         raise TemplateLimitError("it formats with a width that is computed or has more than three digits")
 
 
+def check_formatted(text: str, fields: int, arguments: Iterable[object]) -> None:
+    """Refuse a format that could write too much: each of its fields may hold the largest argument.
+
+    Raises:
+        TemplateLimitError: it could.
+    """
+    largest = max((len(as_text(argument)) for argument in arguments), default=0)
+    if _WRITTEN_OUT.search(text):
+        largest *= MAX_CHARS_OF_ONE
+    check_size(len(text) + fields * max(largest, 10**MAX_FORMAT_WIDTH_DIGITS))
+
+
+def check_lines(text: str) -> None:
+    """Refuse a text of too many lines to be cut into them.
+
+    Raises:
+        TemplateLimitError: there are.
+    """
+    if len(text) > MAX_ITEMS and sum(map(text.count, _ENDS_OF_LINES)) > MAX_ITEMS:
+        raise TemplateLimitError(f"it made a list of more than {MAX_ITEMS:,} items")
+
+
 def check_built(value: Any, indent: int = 0) -> Any:  # noqa: ANN401  # whatever a template holds
     """`value`, unless it is too large written out: lists may hold one another many times over.
 
@@ -138,7 +165,7 @@ def check_built(value: Any, indent: int = 0) -> Any:  # noqa: ANN401  # whatever
             chars += len(found)
         elif isinstance(found, Mapping):
             waiting.extend((part, depth + 1) for pair in found.items() for part in pair)
-        elif isinstance(found, list | tuple | set | frozenset):
+        elif isinstance(found, list | tuple | set | frozenset | KeysView | ValuesView | ItemsView):
             waiting.extend((part, depth + 1) for part in found)
         if items + len(waiting) > MAX_ITEMS:
             raise TemplateLimitError(f"it made a list of more than {MAX_ITEMS:,} items")

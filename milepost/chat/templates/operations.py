@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -17,6 +18,8 @@ from milepost.chat.templates.limits import (
     as_text,
     check_built,
     check_format,
+    check_formatted,
+    check_lines,
     check_number,
     check_size,
     joined,
@@ -30,13 +33,20 @@ __all__ = [
     "call_string_method",
     "filters_of",
     "globals_of",
+    "listed",
 ]
 
-# Filters that make nothing larger than what they are given.
+# Filters that make nothing larger than what they are given, unless it is a text that they take apart.
 _SAFE_FILTERS = (
     *("abs", "capitalize", "count", "d", "default", "dictsort", "first", "float", "groupby", "int", "items"),
     *("last", "length", "lower", "map", "max", "min", "reject", "rejectattr", "reverse", "safe", "select"),
     *("selectattr", "sort", "title", "trim", "truncate", "unique", "upper", "wordcount"),
+)
+_TAKE_APART = frozenset(
+    (
+        *("dictsort", "groupby", "map", "max", "min", "reject", "rejectattr", "select", "selectattr", "sort"),
+        *("title", "unique", "wordcount"),
+    )
 )
 STRING_METHODS = frozenset(
     (
@@ -60,27 +70,32 @@ class TemplateRefusal(TemplateError):  # noqa: N818  # no fault of the template:
 
 def filters_of(defaults: Mapping[str, Callable[..., Any]]) -> dict[str, Callable[..., Any]]:
     """The filters that a template may use, from Jinja's own `defaults`."""
-    return {name: defaults[name] for name in _SAFE_FILTERS} | {
-        "e": _escape,
-        "escape": _escape,
-        "format": _format,
-        "indent": _indent,
-        "join": _join,
-        "list": _list,
-        "replace": _replace,
-        "round": _round,
-        "string": as_text,
-        "sum": _sum,
-        "tojson": _tojson,
-    }
+    safe = {name: defaults[name] for name in _SAFE_FILTERS}
+    return (
+        safe
+        | {name: _of_bounded_text(safe[name]) for name in _TAKE_APART}
+        | {
+            "e": _escape,
+            "escape": _escape,
+            "format": _format,
+            "indent": _indent,
+            "join": _join,
+            "list": listed,
+            "replace": _replace,
+            "round": _round,
+            "string": as_text,
+            "sum": _sum,
+            "tojson": _tojson,
+        }
+    )
 
 
 def globals_of(safe_range: Callable[..., range]) -> dict[str, Any]:
     """The functions that a template may call by name."""
     return {
         "range": safe_range,
-        "dict": dict,
-        "namespace": Namespace,
+        "dict": _dict,
+        "namespace": _Namespace,
         "raise_exception": _raise_exception,
         "strftime_now": _strftime_now,
     }
@@ -93,12 +108,48 @@ def call_string_method(method: Callable[..., Any], *arguments: Any, **named: Any
         return _replace(text, *arguments, **named)
     if name == "join":
         return _join(arguments[0] if arguments else (), text)
+    if name in ("split", "rsplit"):
+        return _split(method, *arguments, **named)
+    if name == "splitlines":
+        check_lines(text)
     result = method(*arguments, **named)
     if isinstance(result, str):
         return meter().write(result)
     if isinstance(result, list) and len(result) > MAX_ITEMS:
         raise TemplateLimitError(f"it made a list of more than {MAX_ITEMS:,} items")
     return result
+
+
+class _Namespace(Namespace):
+    """Jinja's, which may hold what it likes, itself too, for it is never written out."""
+
+    def __repr__(self) -> str:
+        return "<Namespace>"
+
+
+def _dict(*pairs: Any, **named: Any) -> Any:  # noqa: ANN401  # whatever a template holds
+    return check_built(dict(*pairs, **named))
+
+
+def _of_bounded_text(known: Callable[..., Any]) -> Callable[..., Any]:
+    """A filter of Jinja's that takes no long text apart: each piece of it is an object of its own."""
+    place = 1 if hasattr(known, "jinja_pass_arg") else 0  # what it filters, behind the environment
+
+    @functools.wraps(known)
+    def bounded(*arguments: Any, **named: Any) -> Any:  # noqa: ANN401  # whatever a template holds
+        for text in arguments[place : place + 1]:
+            if isinstance(text, str) and len(text) > MAX_ITEMS:
+                raise TemplateLimitError(f"it took a text of more than {MAX_ITEMS:,} characters apart")
+        return known(*arguments, **named)
+
+    return bounded
+
+
+def _split(method: Callable[..., list[str]], sep: str | None = None, maxsplit: int = -1) -> list[str]:
+    found = method(sep, MAX_ITEMS if maxsplit < 0 else min(maxsplit, MAX_ITEMS))
+    if len(found) > MAX_ITEMS:
+        raise TemplateLimitError(f"it made a list of more than {MAX_ITEMS:,} items")
+    return found
 
 
 def _raise_exception(message: object = "") -> None:
@@ -116,11 +167,14 @@ def _escape(value: object) -> str:
 
 
 def _format(value: object, *arguments: object, **named: object) -> str:
-    text = as_text(value)
+    return _percent(as_text(value), named or arguments)
+
+
+def _percent(text: str, arguments: Mapping[str, object] | tuple[object, ...]) -> str:
     check_format(text)
-    for argument in (*arguments, *named.values()):
-        as_text(argument)
-    return meter().write(text % (named or arguments))
+    given = arguments.values() if isinstance(arguments, Mapping) else arguments
+    check_formatted(text, text.count("%"), (arguments, *given))
+    return meter().write(text % arguments)
 
 
 def _indent(value: object, width: int | str = 4, first: bool = False, blank: bool = False) -> str:
@@ -128,6 +182,7 @@ def _indent(value: object, width: int | str = 4, first: bool = False, blank: boo
     if len(space) > MAX_INDENT:
         raise TemplateLimitError(f"it indents by more than {MAX_INDENT} characters")
     text = as_text(value)
+    check_lines(text)
     check_size(len(text) + len(space) * (len(text.splitlines()) + 1))
     return meter().write(filters.do_indent(text, space, first, blank))
 
@@ -150,7 +205,12 @@ def _item(value: Any, attribute: str | int) -> Any:  # noqa: ANN401  # whatever 
         return Undefined(name=str(attribute))
 
 
-def _list(value: Iterable[Any]) -> list[Any]:
+def listed(value: Iterable[Any]) -> list[Any]:
+    """A list of what a template goes through.
+
+    Raises:
+        TemplateLimitError: it is too long, or too large written out.
+    """
     made: list[Any] = []
     for part in value:
         made.append(part)
@@ -225,7 +285,7 @@ def _multiply(left: Any, right: Any) -> Any:  # noqa: ANN401  # whatever a templ
 
 def _modulo(left: Any, right: Any) -> Any:  # noqa: ANN401  # whatever a template holds
     if isinstance(left, str):
-        return _format(left, *(right if isinstance(right, tuple) else (right,)))
+        return _percent(as_text(left), right if isinstance(right, tuple | Mapping) else (right,))
     return left % right
 
 

@@ -2,11 +2,13 @@
 
 Jinja's immutable sandbox keeps a template from the attributes of Python's objects. This one also bounds what
 it makes (`milepost.chat.templates.limits`) and how long it computes: each line of a template's compiled form
-looks at the clock. It knows the filters and functions that chat templates use, no others, and no other files.
+looks at the clock, and so do the calls that it leads to. It knows the filters and functions that chat
+templates use, no others, and no other files.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 import sys
 from collections.abc import Callable, Mapping
@@ -27,6 +29,7 @@ from milepost.chat.templates.limits import (
     as_text,
     check_built,
     check_format,
+    check_formatted,
     check_size,
     joined,
     meter,
@@ -39,6 +42,7 @@ from milepost.chat.templates.operations import (
     call_string_method,
     filters_of,
     globals_of,
+    listed,
 )
 from milepost.errors import ConfigError, RequestError
 
@@ -48,6 +52,8 @@ MAX_TEMPLATE_CHARS = 1024 * 1024
 MAX_TOLD_CHARS = 300
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+_CALLS = itertools.count()
+_CALLS_TO_A_LOOK = 64  # at the clock, which takes longer than most calls
 _CODE_FILE = "<template>"  # Jinja's name for a template that came from no file
 _SAFE_OF_MAPPINGS = frozenset({"get", "items", "keys", "values"})
 _SAFE_OF_LISTS = frozenset({"count", "index"})
@@ -125,13 +131,26 @@ class ChatTemplate:
 
 
 def _trace_calls(frame: FrameType, _event: str, _argument: object) -> Callable[..., Any] | None:
-    """Follow the template's own code, line by line; what it calls is bounded by itself."""
+    """Follow the template's own code, line by line, and look at the clock in what it calls."""
+    if not next(_CALLS) % _CALLS_TO_A_LOOK:
+        meter().check_time()
     return _trace_line if frame.f_code.co_filename == _CODE_FILE else None
 
 
 def _trace_line(_frame: FrameType, _event: str, _argument: object) -> Callable[..., Any]:
     meter().check_time()
     return _trace_line
+
+
+def _bounded_format(text: str, known: Callable[..., str]) -> Callable[..., str]:
+    check_format(text)
+
+    def bounded(*arguments: Any, **named: Any) -> str:  # noqa: ANN401  # whatever a template holds
+        given = {name: value for name, value in named.items() if name not in _SCOPES}
+        check_formatted(text, text.count("{"), (*arguments, *given.values()))
+        return meter().write(known(*arguments, **given))
+
+    return bounded
 
 
 def _error(message: str) -> RequestError:
@@ -143,6 +162,9 @@ def _told(error: Exception) -> str:
     message = error.message if isinstance(error, TemplateError) else str(error)
     message = _ADDRESS.sub("", message or "")
     return f"{type(error).__name__}: {message or 'no reason given'}"[:MAX_TOLD_CHARS].rstrip(".")
+
+
+_Called = nodes.Call | nodes.Filter | nodes.Test
 
 
 class _Generator(CodeGenerator):
@@ -163,6 +185,12 @@ class _Generator(CodeGenerator):
             self._bounded(super().visit_Tuple, node, frame)
         else:
             super().visit_Tuple(node, frame)
+
+    def signature(self, node: _Called, frame: Frame, extra_kwargs: Mapping[str, Any] | None = None) -> None:
+        if node.dyn_args is not None:  # f(*values) makes them all at once
+            bound = nodes.EnvironmentAttribute("check_spread")
+            node.dyn_args = nodes.Call(bound, [node.dyn_args], [], None, None)
+        super().signature(node, frame, extra_kwargs)
 
     def visit_Dict(self, node: nodes.Dict, frame: Frame) -> None:  # noqa: N802  # Jinja's name
         self._bounded(super().visit_Dict, node, frame)
@@ -192,6 +220,7 @@ class _Environment(ImmutableSandboxedEnvironment):
     concat = staticmethod(joined)
     joined = staticmethod(joined)
     check_built = staticmethod(check_built)
+    check_spread = staticmethod(listed)
 
     def __init__(self) -> None:
         super().__init__(
@@ -223,9 +252,7 @@ class _Environment(ImmutableSandboxedEnvironment):
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:  # noqa: ANN401  # Jinja's signature
         """``str.format``, without its widest fields."""
         wrapped = super().wrap_str_format(value)
-        if wrapped is not None:
-            check_format(value.__self__)
-        return wrapped
+        return None if wrapped is None else _bounded_format(value.__self__, wrapped)
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401, N805
         """Call a function or a method."""

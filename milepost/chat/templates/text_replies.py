@@ -89,10 +89,12 @@ class TextReplyParser:
         if self._calls is None:
             return ReplyDelta(content=content, reasoning=reasoning)
         content = self._calls.feed(content)
+        cut = output.finished and self._calls.in_arguments
         if output.finished:
             whole = output.finish_reason is FinishReason.STOP and not isinstance(output.stop_reason, str)
             content += self._calls.finish(whole=whole)
-        return ReplyDelta(content=content, reasoning=reasoning, tool_calls=self._calls.log.take())
+        calls = self._calls.log.take()
+        return ReplyDelta(content=content, reasoning=reasoning, tool_calls=calls, cut_call=cut)
 
 
 class _Thinking:
@@ -139,6 +141,11 @@ class _Calls:
         self._scanner = JsonScanner()
         self._called = False
         self._space: str | None = ""  # before the content, or between calls: shown once text follows
+
+    @property
+    def in_arguments(self) -> bool:
+        """Whether a call's arguments have begun and not ended."""
+        return self._state == "arguments"
 
     def feed(self, text: str) -> str:
         """The content that the next text adds; calls go to the log."""

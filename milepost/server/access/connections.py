@@ -11,6 +11,7 @@ import asyncio
 import logging
 import socket
 import struct
+from collections.abc import Callable
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
@@ -46,6 +47,7 @@ class GuardedConnection(HttpToolsProtocol):
     """One client's connection, within the limits of `options`."""
 
     options = ServerConfig()
+    on_refusal: Callable[[int, str], None] | None = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - uvicorn's own
         super().__init__(*args, **kwargs)
@@ -224,6 +226,8 @@ class GuardedConnection(HttpToolsProtocol):
         if self._has_asked and self.cycle.response_started and not self.cycle.response_complete:
             self._reset()
             return
+        if self.on_refusal is not None:
+            self.on_refusal(status, code)
         body = HttpError(status, message, code=code).body
         again = f"Retry-After: {RETRY_SECONDS}\r\n" if status == 503 else ""
         head = (
@@ -238,6 +242,10 @@ class _HeadTooLargeError(Exception):
     """More than any client has to say before its body."""
 
 
-def guarded(config: ServerConfig) -> type[GuardedConnection]:
-    """The class of connections within the limits of `config`, as uvicorn takes it."""
-    return type("GuardedConnection", (GuardedConnection,), {"options": config})
+def guarded(config: ServerConfig, on_refusal: Callable[[int, str], None]) -> type[GuardedConnection]:
+    """The class of connections within the limits of `config`, as uvicorn takes it.
+
+    `on_refusal` is told the status and the code of each answer that no request of the app's has.
+    """
+    told = {"options": config, "on_refusal": staticmethod(on_refusal)}
+    return type("GuardedConnection", (GuardedConnection,), told)

@@ -6,7 +6,6 @@ import time
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 
-import msgspec
 from msgspec import UNSET, UnsetType
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
@@ -76,7 +75,6 @@ class _Choice:
 
     parser: ReplyParser
     num_tool_calls: int = 0
-    arguments: list[str] = field(default_factory=list)  # of the call that began last
     deltas: list[ReplyDelta] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
@@ -85,21 +83,13 @@ class _Choice:
     def take(self, output: RequestOutput) -> ReplyDelta:
         """What the output adds to the reply."""
         delta = self.parser.feed(output)
-        for call in delta.tool_calls:
-            if call.name is not None:
-                self.num_tool_calls += 1
-                self.arguments = []
-            self.arguments.append(call.arguments)
+        self.num_tool_calls += sum(call.name is not None for call in delta.tool_calls)
         if output.finish_reason is not None:
-            self.finish_reason = "tool_calls" if self._called(output) else output.finish_reason.value
+            # A stop string may stand in a call's arguments.
+            whole = output.finish_reason is FinishReason.STOP and not delta.cut_call
+            called = whole and self.num_tool_calls > 0
+            self.finish_reason = "tool_calls" if called else output.finish_reason.value
         return delta
-
-    def _called(self, output: RequestOutput) -> bool:
-        """Whether the reply ended with calls to be made."""
-        if output.finish_reason is not FinishReason.STOP or not self.num_tool_calls:
-            return False
-        # A stop string may have come in the middle of a call; the end of the message can't.
-        return not isinstance(output.stop_reason, str) or _is_json("".join(self.arguments))
 
     def keep(self, output: RequestOutput) -> ReplyDelta:
         """Take an output for a reply in one piece."""
@@ -221,14 +211,6 @@ class _Chat:
 
     def _logprobs(self, drawn: Sequence[TokenLogprobs]) -> ChatLogprobs | None:
         return chat_logprobs(self._services.tokenizer, drawn) if self.asked.logprobs else None
-
-
-def _is_json(text: str) -> bool:
-    try:
-        msgspec.json.decode(text, type=msgspec.Raw)
-    except (msgspec.DecodeError, RecursionError):
-        return False
-    return True
 
 
 def _delta(delta: ReplyDelta) -> ChatDelta:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import logging
-import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
 from milepost.server.config import ServerConfig
 from milepost.server.telemetry.calls import MAX_LOGGED_BYTES, Call, current_call
+from milepost.server.telemetry.log_output import StandardError
 
-__all__ = ["JsonFormatter", "TextFormatter", "call_fields", "configure_logging", "log_call"]
+__all__ = ["JsonFormatter", "TextFormatter", "call_fields", "configure_logging", "log_call", "tell"]
 
 logger = logging.getLogger("milepost.server.requests")
 
@@ -25,26 +25,21 @@ _PROMPT_FIELDS = ("messages", "prompt", "tools")
 
 def configure_logging(config: ServerConfig) -> None:
     """Send all logs of this process to standard error, in the form and from the level that `config` says."""
-    handler = _StandardError()
+    handler = StandardError()
     handler.setFormatter(JsonFormatter() if config.log_format == "json" else TextFormatter())
     root = logging.getLogger()
-    root.handlers[:] = [*(one for one in root.handlers if not isinstance(one, _StandardError)), handler]
+    root.handlers[:] = [*(one for one in root.handlers if not isinstance(one, StandardError)), handler]
     root.setLevel(config.log_level.upper())
     for name in ("uvicorn", "uvicorn.error", "uvicorn.access"):
         logging.getLogger(name).handlers.clear()
         logging.getLogger(name).propagate = True
 
 
-class _StandardError(logging.Handler):
-    """Writes to standard error as it is now: whoever redirects it later gets the log too."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Write one record; a log that can't be written is not worth a request."""
-        try:
-            sys.stderr.write(f"{self.format(record)}\n")
-            sys.stderr.flush()
-        except Exception:  # noqa: BLE001 - logging's own way to say so
-            self.handleError(record)
+def tell(level: int, message: str) -> None:
+    """Log what whoever starts a server must see, from whatever level the log begins."""
+    record = logging.LogRecord("milepost.server", level, __file__, 0, message, None, None)
+    for handler in logging.getLogger().handlers:
+        handler.handle(record)
 
 
 class TextFormatter(logging.Formatter):
