@@ -62,6 +62,37 @@ def test_a_client_that_goes_on_sending_still_reads_why_it_was_refused(small: Ser
     assert "65536 bytes" in str(reply.error["message"])
 
 
+@pytest.mark.parametrize(
+    ("path", "content_type", "status"),
+    [("/nowhere", "application/json", 404), ("/health", "application/json", 405), (CHAT, "text/plain", 415)],
+)
+@pytest.mark.parametrize("head", ["HTTP/1.1\r\nConnection: close", "HTTP/1.0"])
+def test_a_client_that_wants_one_reply_reads_it_though_its_body_is_on_its_way(
+    served: ServedEngine, path: str, content_type: str, status: int, head: str
+) -> None:
+    """What was refused by its head: hanging up at once would take the reply from who still sends."""
+    size = 1_500_000
+    with connected(served) as connection:
+        connection.sendall(
+            f"POST {path} {head}\r\nHost: localhost\r\nContent-Type: {content_type}\r\n"
+            f"Content-Length: {size}\r\n\r\n".encode()
+        )
+        time.sleep(0.1)
+        for _ in range(10):
+            connection.sendall(b" " * (size // 10))
+            time.sleep(0.01)
+        assert everything(connection).startswith(f"HTTP/1.1 {status} ".encode())
+
+
+def test_a_client_that_wants_one_reply_and_sends_no_body_does_not_wait(served: ServedEngine) -> None:
+    for asked in (b"GET /nowhere", b"POST /nowhere"):
+        with connected(served) as connection:
+            began = time.monotonic()
+            connection.sendall(asked + b" HTTP/1.0\r\nHost: localhost\r\n\r\n")
+            assert everything(connection).startswith(b"HTTP/1.1 404 ")
+            assert time.monotonic() - began < 1
+
+
 def test_chunks_are_counted(small: ServedEngine) -> None:
     with connected(small) as connection:
         connection.sendall(head(Transfer_Encoding="chunked"))
