@@ -103,7 +103,8 @@ def test_types_of_a_schema_are_what_templates_compare(tmp_path: Path) -> None:
     tokenizer = load_tokenizer(write_tiktoken(tmp_path, {0: "<|object_ref_start|>", 1: "<|im_end|>"}))
     source = (
         "{% for t in tools %}{% for n, p in t.function.parameters.properties.items() %}"
-        "{{ n }}={{ 'yes' if p.type == 'object' }}{{ '<|' + p.title + '_ref_start|>' }}{% endfor %}{% endfor %}"
+        "{{ n }}={{ 'yes' if p.type == 'object' }}{{ '<|' + p.title + '_ref_start|>' }}"
+        "{% endfor %}{% endfor %}"
     )
     properties = {"a": {"type": "object", "title": "object"}}
     tool = {"type": "function", "function": {"name": "f", "parameters": {"properties": properties}}}

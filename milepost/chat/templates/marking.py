@@ -108,8 +108,8 @@ class Marks:
     def values(self, value: Any) -> Any:  # noqa: ANN401  # JSON
         """JSON with its strings marked.
 
-        Keys, by which a template finds its way, are marked only where they must be, and the ``type`` of a JSON
-        Schema is a word that is known.
+        Keys, by which a template finds its way, are marked only where they must be; the ``type`` of a JSON
+        Schema is not.
         """
         if isinstance(value, str):
             return self.text(value)
