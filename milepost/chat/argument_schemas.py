@@ -22,7 +22,7 @@ from milepost.errors import RequestError
 from milepost.grammar import texts
 from milepost.grammar.texts import Piece
 
-__all__ = ["ArgumentSet", "Value", "argument_set", "arguments_schema", "values_of"]
+__all__ = ["ArgumentSet", "Value", "argument_set", "arguments_schema", "json_type", "values_of"]
 
 JSON_TYPES = ("string", "number", "boolean", "null", "object", "array")
 # How deep references and alternatives are followed; what lies deeper may be anything.
@@ -94,6 +94,19 @@ def argument_set(parameters: Mapping[str, Any] | None) -> ArgumentSet:
         others=None if others is False else others,
         root=parameters,
     )
+
+
+def json_type(value: object) -> str:
+    """The JSON type of a value: one word for all numbers."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "boolean"
+    if isinstance(value, int | float):
+        return "number"
+    if isinstance(value, str):
+        return "string"
+    return "object" if isinstance(value, Mapping) else "array"
 
 
 def arguments_schema(parameters: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -254,7 +267,7 @@ def _values_as_enum(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 def _same(value: object, other: object) -> bool:
     """Whether two JSON values are equal; true is not 1."""
-    return _kind_of(value) == _kind_of(other) and value == other
+    return json_type(value) == json_type(other) and value == other
 
 
 def _names(given: object) -> list[str]:
@@ -271,25 +284,13 @@ def _includes(kinds: Sequence[str], kind: str) -> bool:
 def _kinds(schema: Mapping[str, Any]) -> list[str]:
     kinds: Sequence[str] = JSON_TYPES
     if "const" in schema:
-        kinds = [_kind_of(schema["const"])]
+        kinds = [json_type(schema["const"])]
     elif isinstance(schema.get("enum"), list | tuple):
-        kinds = list(map(_kind_of, schema["enum"]))
+        kinds = list(map(json_type, schema["enum"]))
     if "type" in schema:
         named = ["number" if kind == "integer" else kind for kind in _names(schema["type"])]
         kinds = [kind for kind in kinds if kind in named]
     return [kind for kind in JSON_TYPES if kind in kinds]
-
-
-def _kind_of(value: object) -> str:
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "boolean"
-    if isinstance(value, int | float):
-        return "number"
-    if isinstance(value, str):
-        return "string"
-    return "object" if isinstance(value, Mapping) else "array"
 
 
 def _text(branches: Sequence[Mapping[str, Any]]) -> Piece | None:
@@ -410,7 +411,7 @@ def _limited(schema: Mapping[str, Any], kind: str) -> dict[str, Any] | None:
     """A schema that allows values of one type only."""
     limited = {key: value for key, value in schema.items() if key not in ("$schema", "$id")}
     if isinstance(schema.get("enum"), Sequence):
-        limited["enum"] = [value for value in schema["enum"] if _kind_of(value) == kind]
+        limited["enum"] = [value for value in schema["enum"] if json_type(value) == kind]
         if not limited["enum"]:
             return None
     kinds = _names(schema.get("type", kind))

@@ -6,13 +6,14 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from milepost.chat.argument_schemas import json_type
 from milepost.chat.encoding import TokenWriter
 from milepost.chat.messages import Message, ToolCall
 from milepost.chat.tokenizer import Tokenizer
 from milepost.chat.xtml_reply import XtmlMarkers
 from milepost.errors import RequestError
 
-__all__ = ["XtmlWriter", "escaped", "sorted_json", "value_type"]
+__all__ = ["XtmlWriter", "escaped", "sorted_json"]
 
 _DECODER = json.JSONDecoder()
 _JSON_SPACE = " \t\n\r"
@@ -100,7 +101,7 @@ class XtmlWriter(TokenWriter):
         else:
             for key, (value, literal) in arguments.items():
                 text = value if isinstance(value, str) else literal
-                self.element("argument", text, key=key, type=value_type(value))
+                self.element("argument", text, key=key, type=json_type(value))
         self.close("call")
 
 
@@ -158,16 +159,3 @@ def sorted_json(value: Sequence[Any] | Mapping[str, Any], path: str) -> str:
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=True, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
         raise RequestError(f"{path} must hold JSON values only ({error}).", param=path) from None
-
-
-def value_type(value: object) -> str:
-    """The type that an argument of this value bears."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "boolean"
-    if isinstance(value, int | float):
-        return "number"
-    if isinstance(value, str):
-        return "string"
-    return "object" if isinstance(value, dict) else "array"

@@ -32,6 +32,7 @@ from milepost.cli.serve import serve
 from milepost.cli.simulate import simulate
 from milepost.cli.terminal import open_missing_streams, print_error, write
 from milepost.cli.trace import trace
+from milepost.cli.vllm_options import of_vllm
 from milepost.errors import InvariantError, MilepostError
 
 __all__ = ["EXIT_INTERRUPTED", "EXIT_WRONG_INPUT", "commands", "main", "run"]
@@ -90,7 +91,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return 0
     except click.UsageError as error:
         where = error.ctx.command_path if error.ctx else "milepost"
-        message = error.format_message()
+        message = _of_another_engine(error) or error.format_message()
         end = "" if message.endswith((".", "?", "?)")) else "."
         print_error(f"{message}{end} See '{where} --help'.")
     except click.ClickException as error:
@@ -104,3 +105,10 @@ def run(arguments: Sequence[str] | None = None) -> int:
             raise  # nothing that the user named, and nothing that the user can change
         print_error(f"{error.filename or 'The output'}: {error.strerror}.")
     return EXIT_WRONG_INPUT
+
+
+def _of_another_engine(error: click.UsageError) -> str | None:
+    """What to say to an option that another engine's server has; None for all other mistakes."""
+    if isinstance(error, click.NoSuchOption) and error.ctx is not None and error.ctx.command is serve:
+        return of_vllm(error.option_name)
+    return None

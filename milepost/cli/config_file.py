@@ -121,6 +121,10 @@ def _fields(
             raise ConfigError(
                 f"{file.where(table, key)}: {key} must be {kind}. Given: {value!r:.100}."
             ) from None
+        if isinstance(value, str) and "\0" in value:  # no path and no name can
+            raise ConfigError(
+                f"{file.where(table, key)}: {key} must not hold a character of code 0. Given: {value!r:.100}."
+            )
         values[name] = _beside(file.path, name, values[name])
     return values
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import ssl
 import sys
 import urllib.error
 import urllib.request
@@ -22,6 +24,7 @@ __all__ = ["explain"]
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 TIMEOUT_SECONDS = 60
+KEY_VARIABLE = "MILEPOST_API_KEY"
 
 # What shapes the prompt of a chat; a request that was sent to the server may hold more.
 CHAT_FIELDS = ("messages", "tools", "tool_choice", "reasoning_effort", "chat_template_kwargs", "cache_salt")
@@ -46,6 +49,8 @@ CAUSES = {
         'milepost explain --prompt "To be, or not to be"',
         "milepost explain --messages conversation.json --no-thinking",
         "milepost explain --url http://127.0.0.1:8080 --prompt-file question.txt --json | jq .losses",
+        "SSL_CERT_FILE=chain.pem milepost explain --url https://localhost:8000 --api-key-file ops.key \\",
+        '  --tenant search --prompt "To be"',
     )
 )
 @click.option("--url", default=DEFAULT_URL, show_default=True, help="Where `milepost serve` answers.")
@@ -58,6 +63,15 @@ CAUSES = {
 )
 @click.option("--thinking/--no-thinking", default=None, help="With --messages; the model's default else.")
 @click.option("--cache-salt", metavar="TEXT", help="Whose part of the cache to look into.")
+@click.option(
+    "--tenant", metavar="NAME", help="Of the server's API keys, likewise.  [default: the key's own]"
+)
+@click.option(
+    "--api-key-file",
+    type=click.File(encoding="utf-8"),
+    metavar="FILE",
+    help="An operator's key, where the server has keys; or set $MILEPOST_API_KEY.",
+)
 @click.option("--json", "as_json", is_flag=True, help="The explanation as one JSON object.")
 def explain(
     *,
@@ -67,6 +81,8 @@ def explain(
     messages: TextIO | None,
     thinking: bool | None,
     cache_salt: str | None,
+    tenant: str | None,
+    api_key_file: TextIO | None,
     as_json: bool,
 ) -> None:
     """Show what a prompt would hit in a server's cache.
@@ -88,7 +104,9 @@ def explain(
         body = {"prompt": prompt if prompt is not None else _read(prompt_file or _stdin())}
     if cache_salt is not None:
         body["cache_salt"] = cache_salt
-    explanation = _ask(url, body)
+    if tenant is not None:
+        body["tenant"] = tenant
+    explanation = _ask(url, body, _key(api_key_file))
     if as_json:
         write(msgspec.json.encode(explanation).decode(), end="\n")
     else:
@@ -128,15 +146,24 @@ def _chat_body(text: str) -> dict[str, Any]:
 # --- the server -------------------------------------------------------------------------------------
 
 
-def _ask(url: str, body: Mapping[str, Any]) -> Explanation:
+def _key(file: TextIO | None) -> str:
+    """The key to ask with; empty for none. Never from the command line, which other users can read."""
+    key = (os.environ.get(KEY_VARIABLE, "") if file is None else _read(file)).strip()
+    if key and not (key.isascii() and key.isprintable()):
+        raise ConfigError("The API key must be printable ASCII in one line, as a header carries it.")
+    return key
+
+
+def _ask(url: str, body: Mapping[str, Any], key: str) -> Explanation:
     if not url.startswith(("http://", "https://")):
         raise ConfigError(f"--url must be an http address, such as {DEFAULT_URL}. Given: {url!r}.")
     try:
         data = msgspec.json.encode(body)
     except UnicodeEncodeError as error:
         raise RequestError(f"The prompt must be UTF-8 text ({error}).", param="prompt") from None
+    headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
     request = urllib.request.Request(  # noqa: S310 - the scheme has just been checked
-        f"{url.rstrip('/')}/cache/explain", data, {"Content-Type": "application/json"}
+        f"{url.rstrip('/')}/cache/explain", data, headers
     )
     try:
         with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as reply:  # noqa: S310 - as above
@@ -144,12 +171,15 @@ def _ask(url: str, body: Mapping[str, Any]) -> Explanation:
     except urllib.error.HTTPError as error:
         with error:
             message = _message(error.read(), error.code, url)
+        if error.code in (401, 403):
+            message += f" Give an operator's with --api-key-file, or in ${KEY_VARIABLE}."
         raise (RequestError if error.code < 500 else ExecutionError)(message) from None
     except (OSError, HTTPException, ValueError) as error:
         why = getattr(error, "reason", None) or error
-        raise ConfigError(
-            f"{url} gives no explanation: {why}. Start 'milepost serve', or name its address with --url."
-        ) from None
+        advice = "Start 'milepost serve', or name its address with --url."
+        if isinstance(why, ssl.SSLCertVerificationError):
+            advice = "Name the file of the authority that signed its certificate in $SSL_CERT_FILE."
+        raise ConfigError(f"{url} gives no explanation: {why}. {advice}") from None
 
 
 def _message(body: bytes, status: int, url: str) -> str:

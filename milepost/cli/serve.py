@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 from click.core import ParameterSource
 
 from milepost import __version__
@@ -20,6 +23,7 @@ from milepost.cli.option_groups import GroupedCommand, option_group
 from milepost.cli.options import engine_options, examples, model_argument, take_engine_config
 from milepost.cli.serve_options import server_options, take_server_config
 from milepost.cli.terminal import notes, print_notes, progress_bar, write
+from milepost.descriptors import files_allowed, room_for_connections
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
@@ -99,6 +103,7 @@ def _run(server: ServerConfig, config: EngineConfig) -> None:
     configure_logging(server)
     # What is wrong with keys, certificates, traces or a port is found before the weights are read.
     warnings = check_access(server)
+    server, fewer = _within_open_files(server)
     provider = None if server.otlp_endpoint is None else otlp_provider(server.otlp_endpoint)
     listener = bind(server.host, server.port)
     try:
@@ -107,19 +112,31 @@ def _run(server: ServerConfig, config: EngineConfig) -> None:
 
             metrics = Metrics()
             loaded = load_engine(config, progress=progress, observer=metrics)
-        print_notes([*loaded.config.notes, *warnings])
+        _note(server, [*loaded.config.notes, *warnings, *fewer])
         engine = AsyncEngine(loaded.engine)
         _spare_collections()
         try:
             run_server(
                 create_app(_services(loaded, server, engine, metrics, provider)),
                 listener,
-                on_ready=partial(_announce, loaded.config),
+                on_ready=partial(_announce, server, loaded.config),
             )
         finally:
             asyncio.run(engine.stop())
     finally:
         listener.close()
+
+
+def _within_open_files(server: ServerConfig) -> tuple[ServerConfig, list[str]]:
+    """The server with as many connections as this process may have, and a warning if they are fewer."""
+    room = room_for_connections(server.max_connections)
+    if room == server.max_connections:
+        return server, []
+    note = (
+        f"This process may have {files_allowed():,} files open, so the server takes {room:,} connections at "
+        f"once, not {server.max_connections:,}. Raise the hard limit (`ulimit -Hn`, LimitNOFILE)."
+    )
+    return msgspec.structs.replace(server, max_connections=room), [note]
 
 
 def _spare_collections() -> None:
@@ -157,10 +174,25 @@ def _services(
     )
 
 
-def _announce(config: ResolvedConfig, address: str) -> None:
+def _note(server: ServerConfig, sentences: Sequence[str]) -> None:
+    """What whoever runs the server should know: for people, or in the log's form where programs read it."""
+    from milepost.server import tell  # as above
+
+    if server.log_format != "json":
+        print_notes(sentences)
+        return
+    for sentence in sentences:
+        tell(logging.WARNING, sentence)
+
+
+def _announce(server: ServerConfig, config: ResolvedConfig, address: str) -> None:
+    from milepost.server import tell  # as above
+
     what = f"{config.served_model_name}, requests of up to {config.max_model_len:,} tokens"
+    sentence = f"Milepost answers at {address}/v1: {what}"
+    if server.log_format == "json":
+        tell(logging.INFO, f"{sentence}.")
+        return
     # Nobody may read it, or its disk may be full: the server answers all the same.
     with suppress(OSError):
-        notes().print(
-            f"Milepost answers at {address}/v1: {what} (Ctrl-C ends it).", markup=False, soft_wrap=True
-        )
+        notes().print(f"{sentence} (Ctrl-C ends it).", markup=False, soft_wrap=True)

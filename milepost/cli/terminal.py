@@ -43,9 +43,15 @@ def open_missing_streams() -> None:
             setattr(sys, name, stream)
 
 
+class _Notes(Console):
+    def on_broken_pipe(self) -> None:
+        """Nobody reads what accompanies a result; Rich would end the process for it."""
+        self.quiet = True
+
+
 def notes() -> Console:
     """For what accompanies a result: stderr."""
-    return Console(stderr=True, highlight=False)
+    return _Notes(stderr=True, highlight=False)
 
 
 def results() -> Console:

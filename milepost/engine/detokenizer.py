@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Protocol
 
 from milepost.types import FinishReason
@@ -34,7 +35,7 @@ class StopMatcher:
 
     def __init__(self, stops: tuple[str, ...]) -> None:
         # Longest first, so that the first complete one found is the longest.
-        self._stops = sorted(stops, key=len, reverse=True)
+        self._stops = sorted(dict.fromkeys(stops), key=len, reverse=True)
         self._fallbacks = [_fallbacks(stop) for stop in self._stops]
         self._matched = [0] * len(self._stops)
         self._held = ""
@@ -141,8 +142,13 @@ class Detokenizer:
         return text + self._matcher.flush(), stop
 
 
-def _fallbacks(stop: str) -> list[int]:
-    """For each matched length, the next shorter prefix of `stop` that is also a suffix of that part."""
+@lru_cache(maxsize=64)
+def _fallbacks(stop: str) -> Sequence[int]:
+    """For each matched length, the next shorter prefix of `stop` that is also a suffix of that part.
+
+    Kept, since all choices of a request ask for the same: they may be hundreds, and nobody else gets a token
+    while these are made.
+    """
     fallbacks = [0] * (len(stop) + 1)
     matched = 0
     for index in range(1, len(stop)):

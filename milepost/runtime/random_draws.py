@@ -10,6 +10,10 @@ from __future__ import annotations
 import secrets
 
 import numpy as np
+
+# Both are loaded at their first use otherwise: by a request, and not without a descriptor.
+import numpy.ma
+import numpy.random
 from numpy.typing import NDArray
 
 __all__ = ["SeedSource", "draw_any", "gumbel_noise"]

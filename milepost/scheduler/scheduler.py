@@ -45,7 +45,9 @@ from milepost.types import Batch, BatchResult, FinishReason, NewRequest, Request
 
 __all__ = ["Scheduler"]
 
-_MOST_FAILURES = 10  # of different requests, each by itself, one after the other: it is not their fault
+# Different prompts that fail by themselves, one after the other, before it can't be their fault. The same one
+# again is no news: clients repeat what has failed.
+_MOST_FAILURES = 10
 
 _NO_CACHE = (
     "The prefix cache is off. Start the engine with it: without --no-prefix-cache, or prefix_cache=True."
@@ -86,7 +88,7 @@ class Scheduler:
         self._num_drawn = 0
         self._num_finished = 0
         self._num_failed_steps = 0
-        self._failed_in_a_row = 0
+        self._failed_in_a_row: set[int] = set()  # hashes of prompts
 
     @property
     def has_work(self) -> bool:
@@ -198,7 +200,7 @@ class Scheduler:
             raise InvariantError("update was called for a batch that is not running")
         # By request id, never by place: an executor may answer in any order.
         outcomes = outcomes_by_id(batch, result)
-        self._count_failures(batch, result)
+        self._count_failures(step, batch, result)
         self._step = None
         self._roster.loaded(self._transfers.ended(result.transfers))
         if result.failure is not None:
@@ -362,17 +364,19 @@ class Scheduler:
 
     # -- taking in ------------------------------------------------------------------------------
 
-    def _count_failures(self, batch: Batch, result: BatchResult) -> None:
+    def _count_failures(self, step: Step, batch: Batch, result: BatchResult) -> None:
         if result.failure is None:
-            self._failed_in_a_row = 0 if batch.rows else self._failed_in_a_row
+            if batch.rows:
+                self._failed_in_a_row.clear()
             return
         self._num_failed_steps += 1
-        if len(batch.rows) > 1:
+        if len(batch.rows) != 1:
             return
-        self._failed_in_a_row += 1
-        if self._failed_in_a_row >= _MOST_FAILURES:
+        sequence = step.sequences[batch.rows[0].request_id]
+        self._failed_in_a_row.add(hash(sequence.request.prompt_token_ids))
+        if len(self._failed_in_a_row) >= _MOST_FAILURES:
             raise ExecutionError(
-                f"{_MOST_FAILURES} requests in a row failed, each in a step of its own. {result.failure}"
+                f"{_MOST_FAILURES} prompts in a row failed, each in a step of its own. {result.failure}"
             )
 
     def _rows_failed(self, step: Step, batch: Batch, failure: str) -> list[TokenUpdate]:

@@ -10,7 +10,7 @@ from milepost.server.app import create_app
 from milepost.server.config import ServerConfig
 from milepost.server.services import Services
 from milepost.server.serving import bind, serve
-from milepost.server.telemetry.logs import configure_logging
+from milepost.server.telemetry.logs import configure_logging, tell
 from milepost.server.telemetry.metrics import Metrics
 from milepost.server.telemetry.tracing import Tracing, otlp_provider
 
@@ -25,4 +25,5 @@ __all__ = [
     "create_app",
     "otlp_provider",
     "serve",
+    "tell",
 ]

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import logging
+from functools import partial
 
-from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -21,8 +20,9 @@ from milepost.server.access.gate import Gate, Gatekeeper
 from milepost.server.endpoints.cache import explain_cache, reset_cache
 from milepost.server.endpoints.chat import chat_completions
 from milepost.server.endpoints.completions import completions
-from milepost.server.endpoints.health import health, ready, version
+from milepost.server.endpoints.health import health, metrics, ready, version
 from milepost.server.endpoints.models import list_models, show_model
+from milepost.server.endpoints.page import page, stats_json
 from milepost.server.endpoints.reading import front_of
 from milepost.server.endpoints.self_description import openapi
 from milepost.server.endpoints.tokens import detokenize, tokenize
@@ -32,14 +32,11 @@ from milepost.server.protocol.errors import HttpError, error_response, to_http_e
 from milepost.server.services import Services
 from milepost.server.streaming import ClientDisconnectedError
 from milepost.server.telemetry.calls import note_refusal
-from milepost.server.telemetry.page import page, stats_json
 
 __all__ = ["create_app"]
 
 # Requests that are read, compiled or tokenised for long at once; Python has 5 threads at least.
 MAX_LONG_WORK = 2
-
-logger = logging.getLogger(__name__)
 
 
 def create_app(services: Services) -> Starlette:
@@ -63,7 +60,7 @@ def create_app(services: Services) -> Starlette:
             Route("/ready", ready, methods=["GET"]),
             Route("/version", version, methods=["GET"]),
             Route("/openapi.json", openapi, methods=["GET"]),
-            Route("/metrics", _metrics, methods=["GET"]),
+            Route("/metrics", metrics, methods=["GET"]),
             *_page_routes(services),
         ],
         middleware=_middleware(services, keeper),
@@ -76,6 +73,8 @@ def create_app(services: Services) -> Starlette:
             Exception: _on_error,
         },
     )
+    # A redirect would lead to whatever host the client names, by plain HTTP behind a gateway that ends TLS.
+    app.router.redirect_slashes = False
     app.state.front = Front(services)
     app.state.long_work = asyncio.Semaphore(MAX_LONG_WORK)
     app.state.gatekeeper = keeper
@@ -85,7 +84,7 @@ def create_app(services: Services) -> Starlette:
 def _middleware(services: Services, keeper: Gatekeeper) -> list[Middleware]:
     """What every request passes, outermost first."""
     config = services.config
-    gate = Middleware(Gate, keeper=keeper, config=config, metrics=services.metrics)
+    gate = Middleware(Gate, keeper=keeper, config=config, on_refusal=partial(note_refusal, services.metrics))
     if not config.cors_origins:
         return [gate]
     # Before the gate: a browser asks without the key whether it may send it, and reads refusals too.
@@ -118,10 +117,6 @@ def _page_routes(services: Services) -> list[Route]:
     return [Route("/", page, methods=["GET"]), Route("/stats.json", stats_json, methods=["GET"])]
 
 
-async def _metrics(http: HttpRequest) -> Response:
-    return Response(front_of(http).metrics.render(), media_type=CONTENT_TYPE_LATEST)
-
-
 async def _on_error(http: HttpRequest, error: Exception) -> Response:
     # An exception that nobody foresaw is logged with its traceback by the server that runs the app.
     return _refuse(http, to_http_error(error))
@@ -132,7 +127,9 @@ async def _on_http_exception(http: HttpRequest, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     path, method = http.url.path, http.method
     if error.status_code == 404:
-        reply = HttpError(404, f"There is no {path} here.", code=ErrorCode.NOT_FOUND)
+        reply = HttpError(
+            404, f"There is no {path} here. /openapi.json lists what there is.", code=ErrorCode.NOT_FOUND
+        )
     elif error.status_code == 405:
         allowed = (error.headers or {}).get("Allow", "")
         reply = HttpError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import msgspec
 
@@ -15,6 +16,9 @@ __all__ = ["LOG_FORMATS", "LOG_LEVELS", "ServerConfig"]
 LOG_LEVELS = ("critical", "error", "warning", "info", "debug")
 LOG_FORMATS = ("text", "json")
 MAX_PORT = 65535
+
+# As browsers send it: "null", which they send for pages of no site in particular, is none.
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^\s/?#@A-Z]+")
 
 
 class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -85,7 +89,14 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
                 limit = "at least 0" if name == "drain_seconds" else "more than 0"
                 raise ConfigError(f"{name} must be {limit} seconds. Given: {seconds}.")
         if (self.tls_cert is None) != (self.tls_key is None):
-            raise ConfigError("tls_cert and tls_key go together: the certificate chain and its key.")
+            given, other = ("tls_cert", "key") if self.tls_key is None else ("tls_key", "certificate chain")
+            raise ConfigError(f"{given} needs its {other} too: both are files in PEM.")
+        for origin in self.cors_origins:
+            if origin != "*" and not _ORIGIN.fullmatch(origin):
+                raise ConfigError(
+                    "cors_origins must be such as https://example.org, without a path, or *. "
+                    f"Given: {origin!r:.100}."
+                )
         self._check_telling()
 
     def _check_telling(self) -> None:

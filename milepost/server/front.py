@@ -9,9 +9,9 @@ from typing import Self
 
 from milepost.engine.output_stream import OutputStream
 from milepost.errors import EngineStoppedError, ExecutionError
+from milepost.server.access.admission import Admission
 from milepost.server.access.refusals import deadline_exceeded
 from milepost.server.access.tenants import ANONYMOUS, Tenant
-from milepost.server.access.usage import Admission
 from milepost.server.services import Services
 from milepost.server.telemetry.telemetry import Telemetry
 from milepost.types import FinishReason, Request, RequestOutput
@@ -35,7 +35,13 @@ class Front:
     def __init__(self, services: Services) -> None:
         self.services = services
         self.metrics = services.metrics
-        self.telemetry = Telemetry(services)
+        self.telemetry = Telemetry(
+            services.config,
+            services.metrics,
+            services.engine.stats,
+            model_name=services.model_name,
+            tracing=services.tracing,
+        )
         self.draining = False
         self._running: set[Run] = set()
         self._admission = Admission(services.config.max_waiting, self._queue_length)
@@ -65,7 +71,7 @@ class Front:
             raise EngineStoppedError(f"{self.services.engine.failure} Restart the server.")
 
     def check_room(self, tenant: Tenant) -> None:
-        """Refuse what `submit_all` would refuse for any request, before its prompt costs anything.
+        """Refuse what `submit` would refuse for any request, before its prompt costs anything.
 
         Raises:
             HttpError: 429 when the tenant or the server has enough to do.
@@ -73,19 +79,6 @@ class Front:
         self._admission.check(tenant, 1)
 
     def submit(
-        self,
-        request: Request,
-        endpoint: str,
-        *,
-        tenant: Tenant = ANONYMOUS,
-        timeout: float | None = None,
-        arrival: float | None = None,
-    ) -> Run:
-        """Start one request, as `submit_all` does."""
-        (run,) = self.submit_all([request], endpoint, tenant=tenant, timeout=timeout, arrival=arrival)
-        return run
-
-    def submit_all(
         self,
         requests: Sequence[Request],
         endpoint: str,
@@ -148,18 +141,17 @@ class Front:
 
 
 class _Deadline:
-    """The point in time at which a request is aborted.
+    """The point in time at which all runs of a call are aborted, by one timer: none of them ends before it.
 
     Attributes:
-        at: on the clock of `time.monotonic`.
-        seconds: how long the request may take, for messages.
+        seconds: how long the call may take, for messages.
     """
 
-    __slots__ = ("at", "seconds")
-
     def __init__(self, at: float, seconds: float) -> None:
-        self.at = at
         self.seconds = seconds
+        self._at = at
+        self._runs: set[Run] = set()
+        self._timer: asyncio.TimerHandle | None = None
 
     @classmethod
     def earliest(cls, timeout: float | None, limit: float | None, arrival: float | None) -> _Deadline | None:
@@ -172,10 +164,28 @@ class _Deadline:
         if not given:
             return None
         seconds, now = min(given), time.monotonic()
-        deadline = cls((now if arrival is None else arrival) + seconds, seconds)
-        if deadline.at <= now:
+        at = (now if arrival is None else arrival) + seconds
+        if at <= now:
             raise deadline_exceeded(seconds)
-        return deadline
+        return cls(at, seconds)
+
+    def add(self, run: Run) -> None:
+        """Abort this run too, unless it ends in time."""
+        self._runs.add(run)
+        if self._timer is None:
+            seconds = max(0.0, self._at - time.monotonic())
+            self._timer = asyncio.get_running_loop().call_later(seconds, self._expire)
+
+    def remove(self, run: Run) -> None:
+        """A run has ended."""
+        self._runs.discard(run)
+        if not self._runs and self._timer is not None:
+            self._timer.cancel()
+
+    def _expire(self) -> None:
+        # Not left to whoever reads: it may wait for a client that does not.
+        for run in [*self._runs]:
+            run.expire()
 
 
 class Run:
@@ -211,10 +221,8 @@ class Run:
         self._waiting = True
         self._over = False
         self.expired = False
-        self._timer: asyncio.TimerHandle | None = None
         if deadline is not None:
-            seconds = max(0.0, deadline.at - time.monotonic())
-            self._timer = asyncio.get_running_loop().call_later(seconds, self._expire)
+            deadline.add(self)
 
     def __aiter__(self) -> Self:
         return self
@@ -240,8 +248,8 @@ class Run:
         self._stream.close()
         self._end(FinishReason.ABORT)
 
-    def _expire(self) -> None:
-        # Not left to whoever reads: it may wait for a client that does not.
+    def expire(self) -> None:
+        """Abort the request at its deadline, of which its reader is told."""
         self.expired = not self._over
         self.close()
 
@@ -261,7 +269,7 @@ class Run:
         if self._over:
             return
         self._over = True
-        if self._timer is not None:
-            self._timer.cancel()
+        if self._deadline is not None:
+            self._deadline.remove(self)
         self._begin()
         self._on_end(self, reason)

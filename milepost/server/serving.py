@@ -13,6 +13,7 @@ from types import FrameType
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
 
 from milepost.errors import ConfigError
 from milepost.server.access.connections import GuardedConnection, guarded
@@ -99,7 +100,7 @@ class DrainingServer(uvicorn.Server):
         options = self._front.services.config
         config = uvicorn.Config(
             app,
-            http=guarded(options),
+            http=guarded(options, self._front.metrics.http_error),
             loop="uvloop",
             lifespan="off",
             ws="none",
@@ -120,6 +121,8 @@ class DrainingServer(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start to answer, and say so."""
+        # Loads what the first stream would: while others wait, and not without a descriptor.
+        await run_in_threadpool(threading.get_ident)
         await super().startup(sockets)
         self._front.telemetry.start()
         if self._front.services.config.api_keys and threading.current_thread() is threading.main_thread():

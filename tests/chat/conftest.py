@@ -123,6 +123,12 @@ def k3_tokenizer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
 
 
 @pytest.fixture(scope="session")
+def one_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    """The same in one format, for what costs time and has nothing to do with tokens."""
+    return load_tokenizer(write_tiktoken(tmp_path_factory.mktemp("one")))
+
+
+@pytest.fixture(scope="session")
 def im_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
     """Kimi-Linear's specials over the small vocabulary."""
     return load_tokenizer(write_tiktoken(tmp_path_factory.mktemp("im"), IM_SPECIALS))

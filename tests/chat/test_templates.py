@@ -311,12 +311,12 @@ HOSTILE["set block"] = (
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_templates_end_with_an_error(
-    k3_tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch, name: str
+    one_tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setattr("milepost.chat.templates.limits.MAX_SECONDS", 0.2)
     started = time.thread_time()
     with pytest.raises(InputError) as caught:
-        rendered(k3_tokenizer, HOSTILE[name])
+        rendered(one_tokenizer, HOSTILE[name])
     assert isinstance(caught.value, RequestError | ConfigError)
     assert time.thread_time() - started < 3
     said = str(caught.value)

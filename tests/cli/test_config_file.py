@@ -187,6 +187,14 @@ def test_the_shipped_model_has_its_name_in_a_file_too(write: Any) -> None:
         ("server.prot = 1", "FILE, line 1, [server]: unknown key 'prot'. Did you mean 'port'?"),
         ("[server", "FILE is not TOML: "),
         ("[server]\nport = 70000", "FILE, line 2, [server]: port must be between 0 and 65535. Given: 70000."),
+        (
+            "[server]\ntls_cert = 'a'\ntls_key = \"a\\u0000\"",
+            "FILE, line 3, [server]: tls_key must not hold a character of code 0. Given: 'a\\x00'.",
+        ),
+        (
+            "[server]\ncors_origins = ['https://a.example', 'https://a.example/']",
+            "FILE, line 2, [server]: cors_origins must be such as https://example.org, without a path, or *.",
+        ),
         ("[engine]\nthreads = 0", "FILE, line 2, [engine]: threads must be between 1 and 1024. Given: 0."),
         ("[engine]\nweights = 'int4'", "FILE, line 2, [engine]: weights must be one of auto, float32"),
     ],

@@ -128,7 +128,8 @@ def test_huge_pages(monkeypatch: Patch, enabled: str, level: Level) -> None:
 @pytest.mark.parametrize(
     ("limits", "level", "words"),
     [
-        ((1024, 1 << 20), Level.WARNING, "`ulimit -n 4352`"),
+        ((1024, 1 << 20), Level.OK, ""),
+        ((1024, 1024), Level.WARNING, "`ulimit -Hn 4352`"),
         ((1024, 1024), Level.WARNING, "--max-connections 768"),
         ((1 << 16, 1 << 16), Level.OK, ""),
         ((resource.RLIM_INFINITY, resource.RLIM_INFINITY), Level.OK, ""),
@@ -201,6 +202,28 @@ def test_a_config_file_s_server_and_model_are_examined(
     assert found["files"]["level"] == "problem"
     assert found["checkpoint"]["level"] == "ok"
     assert "port 0" in found
+
+
+def test_a_config_file_s_engine_is_examined(quiet_k3: Path, tmp_path: Path, capsys: Capture) -> None:
+    file = tmp_path / "milepost.toml"
+    model = json.dumps(str(quiet_k3))
+    file.write_text(f"[engine]\nmodel = {model}\nmemory = '8MiB'\nweights = 'int8'\n[server]\nport = 0\n")
+    assert run(["doctor", "--config", str(file), "--json"]) == 0
+    found = {finding["name"]: finding for finding in json.loads(capsys.readouterr().out)["findings"]}
+    assert "as int8" in found["weights"]["found"]
+    assert found["arena"]["found"].startswith(("8.0 MiB", "7.9 MiB"))
+    assert found["command"]["found"] == f"milepost serve --config {file}"
+
+
+def test_a_config_file_s_arena_that_no_machine_has_is_a_problem(
+    quiet_k3: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    file = tmp_path / "milepost.toml"
+    file.write_text("[engine]\nmemory = '900TiB'\n[server]\nport = 0\n")
+    assert run(["doctor", str(quiet_k3), "--config", str(file), "--json"]) == 1
+    found = {finding["name"]: finding for finding in json.loads(capsys.readouterr().out)["findings"]}
+    assert found["arena"]["level"] == "problem"
+    assert "memory must be at most" in found["arena"]["found"]
 
 
 # --- the software ---------------------------------------------------------------------------------------

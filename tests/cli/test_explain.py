@@ -18,9 +18,13 @@ from milepost.cli.app import run
 from milepost.cli.explain import CAUSES
 from milepost.errors import ConfigError
 from milepost.prefix.reports import Explanation, Loss
+from milepost.server import ServerConfig
+from milepost.server.access.keys import read_keys
 from tests.engine.scripted_cache import EXPLANATION, ScriptedCache
+from tests.server.certificates import make_certificate, needs_openssl
 from tests.server.scripted_server import ServedEngine, serving
 
+ANN, OPS = "ann-0123456789abcdef", "ops-0123456789abcdef"
 Capture = pytest.CaptureFixture[str]
 
 
@@ -110,6 +114,70 @@ def test_messages_are_a_list_or_a_whole_request(
         (encode(messages, ChatOptions(thinking_effort="low")).token_ids, "s"),
         (encode(messages, ChatOptions(thinking=False)).token_ids, ""),
     ]
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedEngine]:
+    """A server with two tenants, of which one is an operator."""
+    file = tmp_path_factory.mktemp("keys") / "keys.toml"
+    file.write_text(f'[tenants.ann]\nkeys = ["{ANN}"]\n[tenants.ops]\nkeys = ["{OPS}"]\noperator = true\n')
+    file.chmod(0o600)
+    with serving(ServerConfig(api_keys=str(file))) as served:
+        yield served
+
+
+def test_an_operator_s_key_comes_from_a_file_or_the_environment(
+    guarded: ServedEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    ScriptedCache().install(guarded.scheduler)
+    words = ["explain", "--url", guarded.url, "--prompt", "a"]
+    assert run(words) == 2
+    assert "Give an operator's with --api-key-file" in capsys.readouterr().err
+    file = tmp_path / "ops.key"
+    file.write_text(f"{OPS}\n")
+    assert run([*words, "--api-key-file", str(file)]) == 0
+    monkeypatch.setenv("MILEPOST_API_KEY", OPS)
+    assert run(words) == 0
+    monkeypatch.setenv("MILEPOST_API_KEY", "two\nlines")
+    assert run(words) == 2
+    assert "must be printable ASCII" in capsys.readouterr().err
+
+
+def test_an_operator_sees_what_a_tenant_would_hit(
+    guarded: ServedEngine, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    cache = ScriptedCache().install(guarded.scheduler)
+    monkeypatch.setenv("MILEPOST_API_KEY", OPS)
+    words = ["explain", "--url", guarded.url, "--prompt", "a", "--cache-salt", "s"]
+    keys, _ = read_keys(guarded.services.config.api_keys, {})
+    for name, key in (("ann", ANN), ("ops", OPS)):
+        assert run([*words, "--tenant", name]) == 0
+        tenant = keys.tenant(key)
+        assert tenant is not None
+        assert cache.asked[-1] == ((97,), tenant.engine_salt("s"))
+    assert run(words) == 0
+    assert cache.asked[-1] == cache.asked[-2]
+    assert run([*words, "--tenant", "bob"]) == 2
+    assert "tenant must be one of ann, ops. Given: 'bob'." in capsys.readouterr().err
+
+
+@needs_openssl
+def test_an_authority_of_ones_own_is_named_by_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    certificate, key = make_certificate(tmp_path)
+    with serving(ServerConfig(tls_cert=certificate, tls_key=key)) as served:
+        ScriptedCache().install(served.scheduler)
+        words = ["explain", "--url", served.url.replace("http:", "https:"), "--prompt", "a"]
+        assert run(words) == 2
+        assert "in $SSL_CERT_FILE" in capsys.readouterr().err
+        monkeypatch.setenv("SSL_CERT_FILE", certificate)
+        assert run(words) == 0
+
+
+def test_without_keys_there_is_one_tenant(server: ServedEngine, capsys: Capture) -> None:
+    assert run(["explain", "--url", server.url, "--prompt", "a", "--tenant", "ann"]) == 2
+    assert "tenant must be one of anonymous. Given: 'ann'." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,9 @@ import pytest
 
 from milepost.cli.app import run
 from milepost.cli.plan.group import plan
+from tests.chromium import browser
 from tests.repository.paths import ROOT
-from tests.sim.reports.browser import assert_fits, browser, open_page
+from tests.sim.reports.browser import assert_fits, open_page
 
 __all__ = ["browser"]
 

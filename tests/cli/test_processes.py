@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -112,8 +113,30 @@ def test_a_port_that_is_taken_is_one_line(quiet_k3: Path, start: Start) -> None:
         out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 2
     assert out == ""
-    assert err.startswith(f"milepost: error: Can't listen on 127.0.0.1:{port}: Address already in use.")
-    assert err.count("\n") == 1
+    (line,) = err.splitlines()
+    assert line.startswith(f"milepost: error: Can't listen on 127.0.0.1:{port}: Address already in use.")
+    assert "--port" in line
+
+
+def test_serve_answers_though_nobody_reads_what_it_says(quiet_k3: Path, start: Start) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    reader, writer = os.pipe()
+    os.close(reader)
+    process = start("serve", str(quiet_k3), "--port", str(port), *ENGINE_FLAGS, stderr=writer)
+    os.close(writer)
+    end = time.monotonic() + PATIENCE
+    while True:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=PATIENCE) as answer:
+                assert answer.status == 200
+            break
+        except urllib.error.URLError:
+            assert process.poll() is None
+            assert time.monotonic() < end
+            time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=PATIENCE) == 0
 
 
 def test_serve_answers_and_ends_at_sigterm(quiet_k3: Path, start: Start) -> None:
@@ -134,6 +157,21 @@ def test_serve_answers_and_ends_at_sigterm(quiet_k3: Path, start: Start) -> None
     _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, err
     assert "Traceback" not in err
+
+
+def test_with_a_log_in_json_every_line_of_a_server_is_json(quiet_k3: Path, start: Start) -> None:
+    words = ("--port", "0", "--host", "0.0.0.0", "--log-format", "json", "--log-level", "error")  # noqa: S104
+    process = start("serve", str(quiet_k3), *words, *ENGINE_FLAGS)
+    assert process.stderr is not None
+    lines: list[dict[str, str]] = []
+    while not lines or "answers at" not in lines[-1]["message"]:
+        lines.append(json.loads(process.stderr.readline()))
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=PATIENCE)
+    lines += map(json.loads, err.splitlines())
+    told = [(line["level"], line["message"]) for line in lines]
+    assert any(level == "warning" and "Give --api-keys" in message for level, message in told)
+    assert any(level == "info" and message.startswith("Milepost answers at http") for level, message in told)
 
 
 def test_serve_takes_its_options_from_a_file(quiet_k3: Path, start: Start, tmp_path: Path) -> None:

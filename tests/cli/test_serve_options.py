@@ -42,7 +42,8 @@ def test_nothing_given_is_the_default() -> None:
         ("request_timeout", float("nan"), "--request-timeout must be more than 0 seconds. Given: nan."),
         ("drain_seconds", -1.0, "--drain-seconds must be at least 0 seconds. Given: -1.0."),
         ("log_format", "jsn", "--log-format must be one of text, json. Given: 'jsn'. Did you mean 'json'?"),
-        ("tls_cert", "a.pem", "--tls-cert and tls_key go together: the certificate chain and its key."),
+        ("tls_cert", "a.pem", "--tls-cert needs its key too: both are files in PEM."),
+        ("tls_key", "a.pem", "--tls-key needs its certificate chain too: both are files in PEM."),
         ("metrics_prefix", "a-b", "--metrics-prefix must be letters, digits and underscores. Given: 'a-b'."),
     ],
 )

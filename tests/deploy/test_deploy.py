@@ -15,9 +15,9 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 from milepost.cli.config_file import read_config_file
-from milepost.cli.doctor.hardware import OTHER_FILES
 from milepost.cli.serve import serve
 from milepost.config import EngineConfig
+from milepost.descriptors import OTHER_FILES
 from milepost.server import ServerConfig
 from milepost.server.serving import FLUSH_SECONDS
 from tests.repository.paths import ROOT
@@ -120,6 +120,15 @@ def test_what_the_image_copies_is_there_and_is_all_that_the_build_needs() -> Non
     assert {project["readme"], *project["license-files"]} <= names
 
 
+def test_what_the_image_copies_and_no_more_is_sent_to_its_builder() -> None:
+    copied = [rest.split()[:-1] for name, rest in instructions(0) if name == "COPY"]
+    rules = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    assert rules[1] == "*"
+    assert {rule[1:] for rule in rules if rule.startswith("!")} == {
+        name for names in copied for name in names
+    }
+
+
 def test_the_image_installs_as_the_readme_does() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     torch, milepost = re.findall(r"^pip install (.*)$", readme, re.MULTILINE)[:2]
@@ -158,7 +167,8 @@ def test_the_deployment_runs_the_image_s_command() -> None:
     pod = deployment["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     parameters = served(container["args"])
-    assert pod["terminationGracePeriodSeconds"] > parameters["drain_seconds"] + FLUSH_SECONDS
+    pause = container["lifecycle"]["preStop"]["sleep"]["seconds"]
+    assert pod["terminationGracePeriodSeconds"] > pause + parameters["drain_seconds"] + FLUSH_SECONDS
     mounts = [mount["mountPath"] for mount in container["volumeMounts"]]
     assert any(parameters["api_keys"].startswith(f"{mount}/") for mount in mounts)
     assert {mount["name"] for mount in container["volumeMounts"]} == {one["name"] for one in pod["volumes"]}

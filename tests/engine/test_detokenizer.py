@@ -201,3 +201,15 @@ def test_a_long_stop_string_costs_no_more_per_character(length: int) -> None:
     for _ in range(50):
         matcher.push("aaaac")
     assert comparisons < 4 * 250
+
+
+def test_requests_with_the_same_stop_strings_are_prepared_once() -> None:
+    """All choices of one request have them, and preparing takes the thread that every request waits for."""
+    stops = tuple("ab" * 2000 + str(index) for index in range(16))
+    first, second = StopMatcher(stops), StopMatcher(stops)
+    assert all(one is other for one, other in zip(first._fallbacks, second._fallbacks, strict=True))
+    assert StopMatcher((stops[0],) * 16).push(stops[0]) == ("", stops[0])
+
+
+def test_a_stop_string_that_is_given_often_is_searched_for_once() -> None:
+    assert len(StopMatcher(("a", "b", "a"))._stops) == 2

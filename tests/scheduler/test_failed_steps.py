@@ -198,11 +198,23 @@ def test_an_executor_that_computes_nothing_more_is_told_from_bad_requests() -> N
     names = batched(world, count=_MOST_FAILURES + 1)
     for name in names:
         world.executor.break_steps(name)
-    with pytest.raises(ExecutionError, match="10 requests in a row failed"):
+    with pytest.raises(ExecutionError, match="10 prompts in a row failed"):
         world.run()
     assert len(world.finished) == _MOST_FAILURES - 1
     world.scheduler.abandon()
     world.check()
+
+
+def test_a_client_that_repeats_what_fails_stops_nobody_else() -> None:
+    world = World(num_pages=200, token_budget=200)
+    for number in range(3 * _MOST_FAILURES):
+        world.add(request(f"r{number}", prompt_of(4), 2))
+        world.executor.break_steps(f"r{number}")
+    world.run()
+    assert {world.reason(name) for name in world.requests} == {FinishReason.ERROR}
+    world.add(request("another", prompt_of(4, 1), 2))
+    world.run()
+    assert world.reason("another") is FinishReason.LENGTH
 
 
 def test_a_step_that_passes_in_between_acquits_the_executor() -> None:

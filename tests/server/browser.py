@@ -10,7 +10,6 @@ import base64
 import json
 import os
 import select
-import shutil
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
@@ -18,23 +17,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
+from tests.chromium import browser_command
 
-__all__ = ["Tab", "browser", "open_tab"]
-
-_NAMES = ("chromium", "chromium-browser", "google-chrome")
-
-
-@pytest.fixture(scope="module")
-def browser() -> str:
-    """The browser's path: $MILEPOST_CHROMIUM's, or the first that is installed."""
-    found = os.environ.get("MILEPOST_CHROMIUM") or next(filter(None, map(shutil.which, _NAMES)), None)
-    if found is None:
-        why = "Chromium is not installed; $MILEPOST_CHROMIUM can name one"
-        if os.environ.get("MILEPOST_REQUIRE_CHROMIUM") == "1":
-            pytest.fail(why)
-        pytest.skip(why)
-    return found
+__all__ = ["Tab", "open_tab"]
 
 
 class Tab:
@@ -141,10 +126,7 @@ def open_tab(browser: str, profile: Path) -> Iterator[Tab]:
     """A tab of a fresh browser, which ends with it."""
     their_in, our_out = os.pipe()
     our_in, their_out = os.pipe()
-    command = [browser, "--headless", "--disable-gpu", "--hide-scrollbars", "--no-first-run"]
-    command += ["--remote-debugging-pipe", f"--user-data-dir={profile}"]
-    if os.geteuid() == 0:
-        command.append("--no-sandbox")  # it refuses root otherwise
+    command = [*browser_command(browser, profile), "--remote-debugging-pipe"]
     # The browser reads commands from descriptor 3 and answers on 4.
     script = 'exec 3<&"$0" 4>&"$1"; shift; exec "$@"'
     process = subprocess.Popen(

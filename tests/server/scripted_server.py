@@ -211,7 +211,8 @@ class ServedEngine:
         ready = threading.Event()
         self.server = DrainingServer(app, on_ready=lambda _: ready.set())
         listener = bind("127.0.0.1", 0)
-        self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        self.address: tuple[str, int] = listener.getsockname()
+        self.url = f"http://127.0.0.1:{self.address[1]}"
         self._thread = threading.Thread(target=self.server.run, args=([listener],))
         self._thread.start()
         assert ready.wait(10)
@@ -266,6 +267,11 @@ class ServedEngine:
         self.drain()
         self.join()
 
+    def close(self) -> None:
+        """Shut down, the engine too."""
+        self.stop()
+        asyncio.run(self.engine.stop())
+
     def join(self) -> None:
         """Wait until the server has returned."""
         self._thread.join(20)
@@ -281,5 +287,10 @@ def serving(
     try:
         yield served
     finally:
-        served.stop()
-        asyncio.run(served.engine.stop())
+        served.close()
+
+
+def run_for_long(served: ServedEngine, seconds: float = 0.02) -> None:
+    """From now on a reply is as long as it can be, and each of its steps takes `seconds`."""
+    served.script.tokens = [ord("x")] * MAX_MODEL_LEN
+    served.executor.seconds = seconds

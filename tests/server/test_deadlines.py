@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import openai
@@ -13,16 +15,12 @@ import pytest
 from milepost.server import ServerConfig
 from milepost.server.front import Front
 from milepost.server.protocol.errors import HttpError
+from milepost.server.streaming import merge
 from milepost.types import Request, SamplingParams
-from tests.server.scripted_server import MAX_MODEL_LEN, MODEL, ServedEngine, serving
+from tests.server.scripted_server import MODEL, ServedEngine, run_for_long, serving
 
 MESSAGES: Any = [{"role": "user", "content": "hi"}]
 SHORT = ServerConfig(request_timeout=0.4, drain_seconds=5)
-
-
-def run_for_long(served: ServedEngine) -> None:
-    served.script.tokens = [ord("x")] * MAX_MODEL_LEN
-    served.executor.seconds = 0.02
 
 
 def assert_ended(served: ServedEngine, endpoint: str, count: int = 1) -> None:
@@ -122,7 +120,8 @@ def ask(served: ServedEngine, **options: Any) -> list[str]:
         request = Request(request_id="a", prompt_token_ids=(1, 2, 3), sampling=SamplingParams(max_tokens=900))
         seen: list[str] = []
         try:
-            async for output in front.submit(request, "test", **options):
+            (running,) = front.submit([request], "test", **options)
+            async for output in running:
                 seen += [output.text]
         except HttpError as error:
             seen.append(f"{error.status} {error.detail.code}")
@@ -156,3 +155,29 @@ def test_time_before_the_front_counts(served: ServedEngine) -> None:
     began = time.monotonic()
     assert ask(served, timeout=2.2, arrival=began - 2)[-1] == "504 deadline_exceeded"
     assert time.monotonic() - began < 1.5
+
+
+def test_choices_whose_reader_is_told_of_one_have_run_out_of_time_all(
+    served: ServedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_for_long(served)
+    # A busy loop: each run of the request is set up a while after the one before.
+    calls = itertools.count()
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + 0.05 * next(calls))
+    monkeypatch.setattr("milepost.server.front.time", clock)
+
+    async def run() -> list[bool]:
+        front: Front = served.front
+        requests = [
+            Request(request_id=name, prompt_token_ids=(1, 2), sampling=SamplingParams(max_tokens=900))
+            for name in "abc"
+        ]
+        runs = front.submit(requests, "test", timeout=0.5)
+        with pytest.raises(HttpError):
+            async for _ in merge(runs):
+                pass
+        for each in runs:
+            each.close()
+        return [each.expired for each in runs]
+
+    assert asyncio.run(run()) == [True] * 3

@@ -13,15 +13,10 @@ from typing import Any
 import pytest
 
 from milepost.server import ServerConfig
-from tests.server.scripted_server import MAX_MODEL_LEN, MODEL, ServedEngine, serving
+from tests.server.scripted_server import MODEL, ServedEngine, run_for_long, serving
 
 KEY = "ann-0123456789abcdef"
 FINISHED = '"finish_reason":"'
-
-
-def run_for_long(served: ServedEngine) -> None:
-    served.script.tokens = [ord("x")] * MAX_MODEL_LEN
-    served.executor.seconds = 0.02
 
 
 def complete(served: ServedEngine, **fields: Any) -> bytes:
@@ -88,8 +83,9 @@ def test_requests_that_end_in_time_are_whole() -> None:
 
 def test_idle_connections_and_half_sent_requests_hold_nothing_up() -> None:
     with serving(ServerConfig(drain_seconds=0.2)) as served, ExitStack() as stack:
-        address = ("127.0.0.1", int(served.url.rpartition(":")[2]))
-        idle, head, body = (stack.enter_context(socket.create_connection(address, 10)) for _ in range(3))
+        idle, head, body = (
+            stack.enter_context(socket.create_connection(served.address, 10)) for _ in range(3)
+        )
         idle.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert idle.recv(65536).startswith(b"HTTP/1.1 200 ")
         head.sendall(b"GET /health HTTP/1.1\r\nHo")
@@ -133,7 +129,7 @@ def test_a_tenant_gets_all_its_places_back_however_its_requests_ended(tmp_path: 
         run_for_long(served)
         assert ask(prompt=["a"] * 4, max_tokens=900) == 504
         assert all_places() == 200
-        with socket.create_connection(("127.0.0.1", int(served.url.rpartition(":")[2])), 10) as connection:
+        with socket.create_connection(served.address, 10) as connection:
             body = json.dumps({"model": MODEL, "prompt": ["a"] * 4, "max_tokens": 900}).encode()
             head = f"Host: localhost\r\nAuthorization: Bearer {KEY}\r\nContent-Length: {len(body)}\r\n"
             connection.sendall(

@@ -295,6 +295,15 @@ def test_no_such_path(shared: ServedEngine) -> None:
     assert (reply.status, reply.error["code"]) == (404, "not_found")
 
 
+@pytest.mark.parametrize("path", ["/health/", "/v1/chat/completions/", "/v1/models//", "/metrics/"])
+def test_no_one_is_sent_to_another_address(shared: ServedEngine, path: str) -> None:
+    """It would be of the client's own choosing, and without TLS behind a gateway that has it."""
+    reply = shared.call(path, headers={"Host": "127.0.0.2"})
+    assert reply.status == 404
+    assert reply.error["code"] in {"not_found", "model_not_found"}
+    assert "location" not in {name.lower() for name in reply.headers}
+
+
 def test_no_such_method(shared: ServedEngine) -> None:
     reply = shared.call(CHAT)
     assert (reply.status, reply.error["code"]) == (405, "method_not_allowed")

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from milepost.errors import ConfigError
 from milepost.server import ServerConfig, check_access
 from milepost.server.access.exposure import is_loopback, is_own_host
 from milepost.server.access.keys import ENVIRONMENT_NAME
@@ -69,6 +70,7 @@ def test_the_default_is_this_machine() -> None:
 )
 def test_names_of_a_server_on_this_machine(header: str, expected: bool) -> None:
     assert is_own_host(header, ("proxy.example.org",)) is expected
+    assert is_own_host(header.upper(), ("Proxy.Example.org",)) is expected
     assert is_own_host(header, ("*",))
 
 
@@ -118,6 +120,30 @@ def test_origins_that_may(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
+    "origin",
+    [
+        "null",
+        "example.org",
+        "https://example.org/",
+        "https://",
+        "https://a b",
+        "https://A.org",
+        "https://a\r\nX: y",
+        "",
+    ],
+)
+def test_what_is_no_origin(origin: str) -> None:
+    """A browser sends no such origin, or it is any page's; either way it is not what was meant."""
+    with pytest.raises(ConfigError, match=r"^cors_origins must be such as https://example\.org"):
+        ServerConfig(cors_origins=(ORIGIN, origin))
+
+
+@pytest.mark.parametrize("origin", ["*", "http://localhost:3000", "app://obsidian.md", "https://[::1]:8443"])
+def test_what_is_an_origin(origin: str) -> None:
+    assert ServerConfig(cors_origins=(origin,)).cors_origins == (origin,)
+
+
+@pytest.mark.parametrize(
     ("path", "body", "method"),
     [
         ("/health", None, None),
@@ -144,7 +170,6 @@ def test_a_simple_request_of_another_sites_page_changes_nothing(shared: ServedEn
         assert reply.status == 415
 
 
-@pytest.mark.usefixtures("kept_logging")
 def test_the_command_tells_before_it_loads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from milepost.cli.app import run
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -264,7 +265,9 @@ def test_a_given_salt_is_not_the_names(tmp_path: Path) -> None:
     ("content", "words"),
     [
         ("[tenants.a]\n", "tenant a has no key"),
-        ("", "missing required field `tenants`"),
+        ("", r"names no tenant\. Give one: \[tenants.NAME\]"),
+        (f'keys = ["{ANN}"]\n', r"'keys' stands in no tenant's table\. Put it under \[tenants.NAME\]"),
+        (f'[tenant.a]\nkeys = ["{ANN}"]\n', "tenant.*Did you mean 'tenants'"),
         ("[tenants]\n", "names no tenant"),
         ("[tenants.a", "is not TOML"),
         ('[tenants.a]\nkeys = ["short"]\n', "16 to 512 characters.*Given: one of 5"),
@@ -273,6 +276,7 @@ def test_a_given_salt_is_not_the_names(tmp_path: Path) -> None:
         (f'[tenants.a]\nkeys = ["{ANN}"]\nmax_request = 1\n', "max_request.*Did you mean 'max_requests'"),
         (f'[tenants.a]\nkeys = ["{ANN}"]\nmax_requests = 0\n', "max_requests of a must be at least 1"),
         (f'[tenants.a]\nkeys = ["{ANN}"]\nsalt = "x"\n', "salt of a must have at least 16"),
+        ('[tenants.a]\nkey_file = "a\\u0000"\n', "key_file of a must not hold a character of code 0"),
         (f'[tenants."a b"]\nkeys = ["{ANN}"]\n', "name must be up to 64"),
         (f'[tenants.a]\nkeys = ["{ANN}"]\n[tenants.b]\nkeys = ["{ANN}"]\n', "a and b have the same API key"),
         ('[tenants.a]\nkey_file = "gone.key"\n', "can't read .*gone.key: No such file"),
@@ -317,6 +321,26 @@ def test_a_file_that_others_can_read_or_write(
     _, notes = read_keys(file, {})
     assert len(notes) == (words is not None)
     assert words is None or words in notes[0]
+
+
+@pytest.mark.parametrize(
+    ("content", "mode", "words"),
+    [
+        (ANN, 0o644, "ann.key holds secrets and others can read it"),
+        (ANN, 0o620, "Others can write .*ann.key"),
+        (f"sha256:{'0' * 64}", 0o644, None),
+        (ANN, 0o600, None),
+    ],
+)
+def test_a_key_s_own_file_that_others_can_read_or_write(
+    tmp_path: Path, content: str, mode: int, words: str | None
+) -> None:
+    key = tmp_path / "ann.key"
+    key.write_text(f"{content}\n")
+    key.chmod(mode)
+    _, notes = read_keys(write_keys(tmp_path, "[tenants.ann]\nkey_file = 'ann.key'\n"), {})
+    assert len(notes) == (words is not None)
+    assert words is None or re.search(words, notes[0])
 
 
 def test_keys_are_read_again(tmp_path: Path) -> None:

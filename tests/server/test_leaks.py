@@ -14,8 +14,8 @@ import pytest
 
 from milepost import errors
 from milepost.server import ServerConfig
-from milepost.server.access.leaks import without_paths
 from milepost.server.protocol.errors import HttpError, to_http_error
+from milepost.server.protocol.leaks import without_paths
 from milepost.server.telemetry.logs import configure_logging
 from tests.repository.paths import ROOT
 from tests.server.scripted_server import MODEL, ServedEngine, serving
@@ -127,7 +127,6 @@ def keys(tmp_path: Path) -> str:
     return str(file)
 
 
-@pytest.mark.usefixtures("kept_logging")
 @pytest.mark.parametrize("log_format", ["text", "json"])
 def test_no_log_of_ours_or_of_uvicorn_tells_a_secret(
     keys: str, capsys: pytest.CaptureFixture[str], log_format: str
@@ -163,7 +162,7 @@ def exercise(served: ServedEngine) -> None:
     served.call(CHAT, chat, headers=right)
     served.executor.crash(RuntimeError("device lost"))
     served.call(CHAT, chat, headers=right)
-    with socket.create_connection(("127.0.0.1", int(served.url.rpartition(":")[2]))) as raw:
+    with socket.create_connection(served.address) as raw:
         raw.sendall(f"{SECRETS[0]} nonsense\r\n{SECRETS[1]}\r\n\r\n".encode())
         raw.recv(1000)
     served.server.reload_keys()

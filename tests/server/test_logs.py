@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import logging
 import re
+import sys
 import time
 from collections.abc import Callable, Iterator
 from io import StringIO
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import openai
 import pytest
@@ -141,6 +143,19 @@ def test_tenants_by_their_names(log_to: Callable[[logging.Formatter], Log], tmp_
     assert key not in log.text
 
 
+def test_who_is_refused_what_is_for_operators_is_named(
+    log_to: Callable[[logging.Formatter], Log], tmp_path: Path
+) -> None:
+    log, key = log_to(JsonFormatter()), "a-key-of-the-search-team"
+    file = tmp_path / "keys.toml"
+    file.write_text(f'[tenants.search]\nkeys = ["{key}"]\n')
+    file.chmod(0o600)
+    with serving(ServerConfig(api_keys=str(file))) as served:
+        served.call("/cache/reset", {}, headers={"Authorization": f"Bearer {key}"})
+        (line,) = log.wait_for(1)
+    assert (line["tenant"], line["code"]) == ("search", "operator_only")
+
+
 def test_what_else_is_logged_names_the_request(
     served: ServedEngine, log_to: Callable[[logging.Formatter], Log], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,6 +187,38 @@ def test_text(served: ServedEngine, log_to: Callable[[logging.Formatter], Log]) 
     assert found[3] == " [mine]"
     assert found[4].startswith("POST /v1/completions 200 tenant=anonymous prompt_tokens=17 ")
     assert "\\n2026" in lines[1]
+
+
+def test_no_path_forges_a_field_or_moves_a_terminal(
+    served: ServedEngine, log_to: Callable[[logging.Formatter], Log]
+) -> None:
+    path = "/v1/models/a 200 tenant=ops\x9b31m\x7f\u2028\u0085b"
+    text, objects = log_to(TextFormatter()), log_to(JsonFormatter())
+    served.call(quote(path))
+    (found,) = objects.wait_for(1)
+    assert objects.text.strip("\n").isprintable()
+    assert text.text.strip("\n").isprintable()
+    assert found["message"] == f"GET {path.replace(' ', '%20')} 404"
+    assert " GET /v1/models/a%20200%20tenant=ops\\x9b31m" in text.text
+    assert len(re.findall(r" tenant=", text.text)) == 1
+
+
+def test_no_value_forges_a_field() -> None:
+    record = logging.LogRecord("x", logging.INFO, "", 0, "said", (), None)
+    record.fields = {"prompt": 'a" tenant=ops', "tenant": "ann"}
+    assert TextFormatter().format(record).endswith(r' said prompt="a\" tenant=ops" tenant=ann')
+
+
+def test_a_traceback_forges_no_line() -> None:
+    forged = "2026-01-01T00:00:00.000Z ERROR   x forged"
+    try:
+        raise ZeroDivisionError(f"a\n{forged}\x9b")
+    except ZeroDivisionError:
+        record = logging.LogRecord("x", logging.ERROR, "", 0, "failed", (), sys.exc_info())
+    first, *more = TextFormatter().format(record).split("\n")
+    assert LINE.fullmatch(first)
+    assert f"    {forged}\\x9b" in more
+    assert all(line.startswith("    ") and line.isprintable() for line in more)
 
 
 def test_configured(capsys: pytest.CaptureFixture[str]) -> None:

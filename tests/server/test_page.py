@@ -17,9 +17,10 @@ import pytest
 
 from milepost.server import ServerConfig
 from milepost.server.telemetry import telemetry
-from milepost.server.telemetry.pages import pages_by_kind
+from milepost.server.telemetry.arena_pages import pages_by_kind
+from tests.chromium import browser
 from tests.server import scripted_server
-from tests.server.browser import Tab, browser, open_tab
+from tests.server.browser import Tab, open_tab
 from tests.server.scripted_server import MODEL, NUM_PAGES, ServedEngine, serving, small_layout
 
 __all__ = ["browser"]  # a fixture

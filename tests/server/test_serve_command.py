@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
-import socket
-import subprocess
-import sys
-import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -22,26 +17,12 @@ from openai import OpenAI
 
 from milepost.cli.app import run
 from milepost.testing.toy_checkpoint import write_toy_checkpoint
-from tests.repository.paths import ROOT
 from tests.server.scripted_server import read_metric
+from tests.soak.watched import Watched
 
 MODEL = "toy"
 MESSAGES: Any = [{"role": "user", "content": "The code for amber is 7412."}]
-START_SECONDS = 120
-
-
-@dataclass
-class Served:
-    """A running `milepost serve`."""
-
-    process: subprocess.Popen[str]
-    url: str
-
-    def client(self) -> OpenAI:
-        return OpenAI(base_url=f"{self.url}/v1", api_key="unused", max_retries=0, timeout=60)
-
-    def metric(self, name: str) -> float:
-        return read_metric(self.url, name)
+OPTIONS = ("--memory", "64MiB", "--threads", "1")
 
 
 @pytest.fixture(scope="session")
@@ -49,48 +30,23 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_toy_checkpoint(tmp_path_factory.mktemp("checkpoints") / MODEL, "kimi_k3", 3)
 
 
-def command(folder: Path, *options: str) -> list[str]:
-    common = ["--memory", "64MiB", "--threads", "1", "--served-model-name", MODEL]
-    return [sys.executable, "-m", "milepost", "serve", str(folder), *common, *options]
-
-
-def start(folder: Path, *options: str) -> Served:
-    """Start a server on a free port and wait for its address."""
-    process = subprocess.Popen(
-        command(folder, "--port", "0", *options), cwd=ROOT, stderr=subprocess.PIPE, text=True
-    )
-    # A process that never says its address must not hang the tests.
-    watchdog = threading.Timer(START_SECONDS, process.kill)
-    watchdog.start()
-    try:
-        assert process.stderr is not None
-        for line in process.stderr:
-            if match := re.search(r"(http://[\w.]+:\d+)/v1", line):
-                return Served(process, match[1])
-    finally:
-        watchdog.cancel()
-    raise AssertionError(f"milepost serve ended with {process.wait()}")
-
-
-def finish(served: Served) -> int:
-    served.process.send_signal(signal.SIGTERM)
-    try:
-        return served.process.wait(30)
-    finally:
-        served.process.kill()
-        served.process.communicate()
-
-
 @pytest.fixture(scope="module")
-def served(folder: Path) -> Iterator[Served]:
-    served = start(folder)
-    yield served
-    assert finish(served) == 0
+def served(folder: Path) -> Iterator[Watched]:
+    served = Watched.start(folder, MODEL, *OPTIONS)
+    try:
+        yield served
+        assert served.stop() == 0
+    finally:
+        served.kill()
+
+
+def client_of(served: Watched) -> OpenAI:
+    return OpenAI(base_url=f"{served.url}/v1", api_key="unused", max_retries=0, timeout=60)
 
 
 @pytest.fixture
-def client(served: Served) -> Iterator[OpenAI]:
-    with served.client() as client:
+def client(served: Watched) -> Iterator[OpenAI]:
+    with client_of(served) as client:
         yield client
 
 
@@ -121,7 +77,7 @@ def test_streamed_chat_is_the_whole_chat(client: OpenAI) -> None:
     assert usage.prompt_tokens_details.cached_tokens == usage.prompt_tokens - 1
 
 
-def test_the_cache_from_outside(served: Served, client: OpenAI, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_cache_from_outside(served: Watched, client: OpenAI, capsys: pytest.CaptureFixture[str]) -> None:
     prompt = "a prompt that only this test sends, and that is longer than a unit"
     explain = ["explain", "--url", served.url, "--prompt", prompt]
 
@@ -141,7 +97,7 @@ def test_the_cache_from_outside(served: Served, client: OpenAI, capsys: pytest.C
     assert "resumes here" in capsys.readouterr().out
     client.post("../cache/reset", cast_to=object)
     assert explained()["hit_tokens"] == 0
-    assert served.metric("milepost:prefix_cache_snapshots_written_total") > 0
+    assert read_metric(served.url, "milepost:prefix_cache_snapshots_written_total") > 0
 
 
 def test_greedy_alone_and_beside_others(client: OpenAI) -> None:
@@ -220,35 +176,24 @@ def test_error_bodies(client: OpenAI) -> None:
         client.models.retrieve("another")
 
 
-def test_a_disconnect_frees_the_pages(served: Served, client: OpenAI) -> None:
+def test_a_disconnect_frees_the_pages(served: Watched, client: OpenAI) -> None:
     with complete(client, stream=True, max_tokens=10_000) as stream:
         next(iter(stream))
-        assert served.metric("milepost:num_requests_running") == 1
+        assert read_metric(served.url, "milepost:num_requests_running") == 1
     deadline = time.monotonic() + 10
-    while served.metric('milepost:pages{state="owned"}') > 0:
+    while read_metric(served.url, 'milepost:pages{state="owned"}') > 0:
         assert time.monotonic() < deadline
         time.sleep(0.05)
 
 
-def test_sigterm_drains_and_exits_with_0(folder: Path) -> None:
-    served = start(folder)
-    with served.client() as client:
-        stream = complete(client, stream=True, max_tokens=60)
-        chunks = iter(stream)
-        next(chunks)
-        served.process.send_signal(signal.SIGTERM)
-        rest = list(chunks)
-    assert rest[-1].choices[0].finish_reason == "length"
-    assert served.process.wait(30) == 0
-    served.process.communicate()
-
-
-def test_keys_are_read_again_at_sighup_and_sigterm_still_ends_it(folder: Path, tmp_path: Path) -> None:
+def test_sighup_reads_the_keys_again_and_sigterm_drains(folder: Path, tmp_path: Path) -> None:
     keys = tmp_path / "keys.toml"
     keys.write_text('[tenants.ann]\nkeys = ["ann-0123456789abcdef"]\n')
     keys.chmod(0o600)
-    served = start(folder, "--api-keys", str(keys))
-    with served.client() as client:
+    served = Watched.start(folder, MODEL, *OPTIONS, "--api-keys", str(keys))
+    with ExitStack() as stack:
+        stack.callback(served.kill)
+        client = stack.enter_context(client_of(served))
         with pytest.raises(openai.AuthenticationError):
             client.models.list()
         client.with_options(api_key="ann-0123456789abcdef").models.list()
@@ -259,7 +204,12 @@ def test_keys_are_read_again_at_sighup_and_sigterm_still_ends_it(folder: Path, t
             assert time.monotonic() < deadline
             time.sleep(0.05)
         assert not opens(client, "ann-0123456789abcdef")
-    assert finish(served) == 0
+        bob = client.with_options(api_key="bob-0123456789abcdef")
+        chunks = iter(complete(bob, stream=True, max_tokens=60))
+        next(chunks)
+        served.process.send_signal(signal.SIGTERM)
+        assert [*chunks][-1].choices[0].finish_reason == "length"
+        assert served.process.wait(30) == 0
 
 
 def opens(client: OpenAI, key: str) -> bool:
@@ -268,22 +218,3 @@ def opens(client: OpenAI, key: str) -> bool:
     except openai.AuthenticationError:
         return False
     return True
-
-
-def test_a_taken_port_is_one_line_and_exit_code_2(folder: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-        result = subprocess.run(
-            command(folder, "--port", str(port)),
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=False,
-            env=os.environ | {"COLUMNS": "200"},
-            timeout=START_SECONDS,
-        )
-    assert result.returncode == 2
-    (line,) = result.stderr.splitlines()
-    assert line.startswith("milepost: error: ")
-    assert f"127.0.0.1:{port}" in line
-    assert "--port" in line

@@ -16,15 +16,10 @@ from milepost.server import ServerConfig
 from milepost.server.front import Run
 from milepost.server.streaming import merge
 from milepost.types import RequestOutput, Usage
-from tests.server.scripted_server import MAX_MODEL_LEN, MODEL, ServedEngine, serving
+from tests.server.scripted_server import MODEL, ServedEngine, run_for_long, serving
 
 SECONDS = 0.6
 IMPATIENT = ServerConfig(stalled_reader_timeout=SECONDS, drain_seconds=5)
-
-
-def run_for_long(served: ServedEngine, seconds: float) -> None:
-    served.script.tokens = [ord("x")] * MAX_MODEL_LEN
-    served.executor.seconds = seconds
 
 
 @contextmanager
@@ -38,7 +33,7 @@ def asked(served: ServedEngine, receive_bytes: int = 4096, **fields: Any) -> Ite
     with socket.socket() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
         connection.settimeout(10)
-        connection.connect(("127.0.0.1", int(served.url.rpartition(":")[2])))
+        connection.connect(served.address)
         connection.sendall(head.encode() + body)
         yield connection
 

@@ -53,8 +53,7 @@ def handshake(
 ) -> Iterator[ssl.SSLSocket]:
     context = ssl.create_default_context(cafile=files[0])
     context.maximum_version = newest
-    address = ("127.0.0.1", int(served.url.rpartition(":")[2]))
-    plain = socket.create_connection(address, timeout=10)
+    plain = socket.create_connection(served.address, timeout=10)
     with context.wrap_socket(plain, server_hostname="127.0.0.1") as connection:
         yield connection
 
@@ -79,8 +78,7 @@ def test_older_versions_are_refused(files: tuple[str, str]) -> None:
         context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_1
     context.set_ciphers("ALL:@SECLEVEL=0")
     with secure(files) as served:
-        address = ("127.0.0.1", int(served.url.rpartition(":")[2]))
-        with socket.create_connection(address, timeout=10) as plain, pytest.raises(ssl.SSLError):
+        with socket.create_connection(served.address, timeout=10) as plain, pytest.raises(ssl.SSLError):
             context.wrap_socket(plain, server_hostname="127.0.0.1")
         with client_of(served, files) as client:
             assert client.models.list().data
@@ -88,8 +86,7 @@ def test_older_versions_are_refused(files: tuple[str, str]) -> None:
 
 def test_plain_http_gets_no_answer_and_harms_nobody(files: tuple[str, str]) -> None:
     with secure(files) as served:
-        address = ("127.0.0.1", int(served.url.rpartition(":")[2]))
-        with socket.create_connection(address, timeout=10) as plain:
+        with socket.create_connection(served.address, timeout=10) as plain:
             plain.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert b"200" not in plain.recv(65536)
         with client_of(served, files) as client:

@@ -108,6 +108,19 @@ def test_an_endpoint_that_is_none() -> None:
         ServerConfig(otlp_endpoint="localhost:4317")
 
 
+def test_opentelemetrys_own_variables_name_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
+    names = []
+    for environment in ({}, {"OTEL_SERVICE_NAME": "chat"}, {"OTEL_RESOURCE_ATTRIBUTES": "service.name=shop"}):
+        with monkeypatch.context() as patch:
+            for name, value in environment.items():
+                patch.setenv(name, value)
+            provider = otlp_provider("http://127.0.0.1:9/v1/traces")
+        names.append(provider.resource.attributes["service.name"])
+        provider.shutdown()
+    assert names == ["milepost", "chat", "shop"]
+
+
 def test_spans_go_out_by_otlp(monkeypatch: pytest.MonkeyPatch) -> None:
     """As far as a collector of our own that counts what it is sent."""
     pytest.importorskip("opentelemetry.exporter.otlp.proto.http.trace_exporter")

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,13 +77,28 @@ class Watched:
     reader: threading.Thread
 
     @classmethod
-    def start(cls, model: Path, name: str, *options: str) -> Watched:
+    def start(cls, model: Path, name: str, *options: str, within: Sequence[str] = ()) -> Watched:
         """Start a server of `model` on a free port, and wait until it answers.
+
+        Args:
+            model: its folder.
+            name: what clients call it.
+            options: further ones of the command line.
+            within: a command that runs the one that follows it.
 
         Raises:
             RuntimeError: it ended, or did not answer in time; with what it said.
         """
-        command = [sys.executable, "-m", "milepost", "serve", str(model), "--served-model-name", name]
+        command = [
+            *within,
+            sys.executable,
+            "-m",
+            "milepost",
+            "serve",
+            str(model),
+            "--served-model-name",
+            name,
+        ]
         process = subprocess.Popen(
             [*command, "--port", "0", *options], cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL
         )

@@ -8,7 +8,9 @@ const CAUSES = {
   no_memory: "no room to resume", cap: "last token",
 };
 // What is lost although it was once there stands out; what nobody had sent before is plain.
-const LOST = { evicted_state: "--c2", evicted_kv: "--c5", no_snapshot: "--c4", unseen: "--c6" };
+const LOST = {
+  evicted_state: "--c2", evicted_kv: "--c5", no_snapshot: "--c4", unseen: "--c6", not_published: "--c7",
+};
 const KINDS = [
   ["state", "states", "--c2"], ["kv", "KV", "--c1"], ["cached_state", "cached states", "--c5"],
   ["cached_kv", "cached KV", "--c8"], ["quarantined", "quarantined", "--bad"], ["free", "free", "--free"],

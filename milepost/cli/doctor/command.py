@@ -16,7 +16,7 @@ from rich.text import Text
 from milepost import __version__
 from milepost.cli.config_file import NO_FILE, read_config_file
 from milepost.cli.doctor.finding import Finding, Level, worst_of
-from milepost.cli.options import examples
+from milepost.cli.options import examples, take_engine_config
 from milepost.cli.serve_options import take_server_config
 from milepost.cli.shipped_model import SHIPPED_MODEL_NAME, shipped_model
 from milepost.cli.terminal import results, write
@@ -46,7 +46,7 @@ _TOPICS = ("machine", "software", "access", "model")
     "config_file",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Examine for the server of this file, its model included.",
+    help="Examine for the server of this file, its model and engine included.",
 )
 @click.option("--host", metavar="ADDRESS", help="Where it is to listen.  [default: 127.0.0.1]")
 @click.option("--port", type=int, help="At which port.  [default: 8000]")
@@ -78,7 +78,8 @@ def doctor(*, model: str | None, config_file: Path | None, as_json: bool, **opti
     if model is not None and usable:
         from milepost.cli.doctor.model import examine_model
 
-        findings += examine_model(shipped_model() if model == SHIPPED_MODEL_NAME else Path(model), limits)
+        folder = shipped_model() if model == SHIPPED_MODEL_NAME else Path(model)
+        findings += examine_model(folder, limits, take_engine_config(folder, {}, file), config_file)
     findings.sort(key=lambda finding: _TOPICS.index(finding.topic))
     _show(findings, as_json=as_json)
     return EXIT_PROBLEM if worst_of(findings) is Level.PROBLEM else 0

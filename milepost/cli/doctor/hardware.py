@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import resource
 import shutil
 import socket
 from collections.abc import Iterator
@@ -14,17 +13,16 @@ from typing import TYPE_CHECKING
 from milepost.byte_counts import format_bytes
 from milepost.cli.doctor.finding import Finding, Level
 from milepost.control_group import group_memory, group_processors
+from milepost.descriptors import OTHER_FILES, files_allowed
 from milepost.machine import available_memory, processor_name, total_memory, usable_cores
 
 if TYPE_CHECKING:
     from milepost.server.config import ServerConfig
 
-__all__ = ["OTHER_FILES", "examine_hardware", "vectors"]
+__all__ = ["examine_hardware", "vectors"]
 
 _TOPIC = "machine"
 
-OTHER_FILES = 256
-"""Open beside connections: the checkpoint's shards, the disk cache, libraries, the event loop."""
 _LITTLE_MEMORY = 2 << 30
 _LITTLE_DISK = 2 << 30
 
@@ -153,18 +151,17 @@ def _disk() -> Finding:
 
 
 def _open_files(max_connections: int) -> Finding:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    allowed = files_allowed()  # the server raises its soft limit itself
     needed = max_connections + OTHER_FILES
-    if soft == resource.RLIM_INFINITY:
+    if allowed is None:
         return _finding("open files", Level.OK, "no limit")
-    found = f"at most {soft:,}"
-    if soft >= needed:
+    found = f"at most {allowed:,}"
+    if allowed >= needed:
         return _finding("open files", Level.OK, found)
-    raised = hard == resource.RLIM_INFINITY or hard >= needed
-    how = f"`ulimit -n {needed}`" if raised else f"as root, `ulimit -Hn {needed}; ulimit -n {needed}`"
     advice = (
-        f"{max_connections:,} connections need {needed:,}. Before the server: {how} (LimitNOFILE={needed} "
-        f"in a systemd unit); or choose --max-connections {max(1, soft - OTHER_FILES)}."
+        f"{max_connections:,} connections need {needed:,}; the server will take fewer. Before it, as root, "
+        f"`ulimit -Hn {needed}` (LimitNOFILE={needed} in a systemd unit); or choose --max-connections "
+        f"{max(1, allowed - OTHER_FILES)}."
     )
     return _finding("open files", Level.WARNING, found, advice)
 

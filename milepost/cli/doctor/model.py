@@ -39,12 +39,19 @@ _FOR_PROCESS = 512 << 20
 """Bytes that Python, torch and activations take beside weights and arena."""
 
 
-def examine_model(folder: Path, limits: MachineLimits | None) -> Iterator[Finding]:
+def examine_model(
+    folder: Path,
+    limits: MachineLimits | None,
+    config: EngineConfig | None = None,
+    config_file: Path | None = None,
+) -> Iterator[Finding]:
     """Look at a checkpoint, reading no weight.
 
     Args:
         folder: of the checkpoint.
         limits: the machine's rates, None where they could not be measured.
+        config: the engine's options; None takes their defaults.
+        config_file: the file that says so, for the command that is proposed.
     """
     from milepost.models.summary import summarize  # loads torch, which takes a while
 
@@ -56,9 +63,9 @@ def examine_model(folder: Path, limits: MachineLimits | None) -> Iterator[Findin
         return
     yield _checkpoint(summary)
     yield _tokenizer(folder, spec)
-    config = EngineConfig(model=str(folder))
-    weights = _fitting(summary.memory_by_weights)
-    yield _weights(summary.memory_by_weights, weights)
+    config = EngineConfig(model=str(folder)) if config is None else config
+    weights = _fitting(summary.memory_by_weights, config.weights)
+    yield _weights(summary.memory_by_weights, weights, config.weights)
     if weights is None:
         return
     try:
@@ -70,7 +77,10 @@ def examine_model(folder: Path, limits: MachineLimits | None) -> Iterator[Findin
     beyond_caches = resolved.weight_bytes > _MORE_THAN_CACHES
     if limits is not None and summary.num_shards and resolved.kernels == "cpu" and beyond_caches:
         yield _decode(folder, spec, resolved, limits)
-    yield _command(folder, spec, resolved)
+    if config_file is None:
+        yield _command(folder, spec, resolved)
+    else:
+        yield _command_with(config_file, asked=config.weights, weights=weights)
 
 
 def _checkpoint(summary: CheckpointSummary) -> Finding:
@@ -94,16 +104,17 @@ def _tokenizer(folder: Path, spec: ModelSpec) -> Finding:
     return _finding("tokenizer", Level.OK, f"{tokenizer.vocab_size:,} tokens")
 
 
-def _fitting(sizes: dict[str, int]) -> str | None:
-    """The first format of weights that leaves as much memory as the process itself takes; None for none."""
+def _fitting(sizes: dict[str, int], asked: str = "auto") -> str | None:
+    """The first format of weights, `asked` before others, that leaves as much memory as the process takes."""
     room = available_memory() - 2 * _FOR_PROCESS
-    return next((name for name in _FORMATS if sizes.get(name, room + 1) <= room), None)
+    return next((name for name in (asked, *_FORMATS) if sizes.get(name, room + 1) <= room), None)
 
 
-def _weights(sizes: dict[str, int], fitting: str | None) -> Finding:
+def _weights(sizes: dict[str, int], fitting: str | None, asked: str = "auto") -> Finding:
     available = format_bytes(available_memory())
-    own = f"{format_bytes(sizes['auto'])} as the checkpoint has them, {available} available"
-    if fitting == "auto":
+    how = "as the checkpoint has them" if asked == "auto" else f"as {asked}"
+    own = f"{format_bytes(sizes.get(asked, sizes['auto']))} {how}, {available} available"
+    if fitting == asked:
         return _finding("weights", Level.OK, own)
     if fitting is not None:
         advice = f"Choose --weights {fitting}, which takes {format_bytes(sizes[fitting])}; or more memory."
@@ -166,6 +177,13 @@ def _command(folder: Path, spec: ModelSpec, resolved: ResolvedConfig) -> Finding
     words += ["--memory", f"{max(1, resolved.memory_bytes >> 20)}MiB"]
     if resolved.max_model_len < spec.max_position:
         words += ["--max-model-len", str(resolved.max_model_len)]
+    return _finding("command", Level.OK, shlex.join(words))
+
+
+def _command_with(config_file: Path, *, asked: str, weights: str) -> Finding:
+    words = ["milepost", "serve", "--config", str(config_file)]
+    if weights != asked:
+        words += ["--weights", weights]
     return _finding("command", Level.OK, shlex.join(words))
 
 

@@ -7,6 +7,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from milepost.kernels.finite_states import cpu, reference
 from milepost.kernels.native import available
 from milepost.kernels.paging import PagedState
 
@@ -32,8 +33,6 @@ class FiniteStates(Protocol):
 
 def finite_states(state: PagedState, tiles: int, window_size: int) -> Tensor:
     """See `FiniteStates`; compiled where that is built and reads the states' dtypes."""
-    from milepost.kernels.finite_states import cpu, reference
-
     narrow = state.recurrent.dtype == torch.float32 and state.conv.dtype in {torch.float32, torch.bfloat16}
     look = cpu.finite_states if available() and narrow else reference.finite_states
     return look(state, tiles, window_size)

@@ -11,10 +11,12 @@ import asyncio
 import logging
 import socket
 import struct
+from collections.abc import Callable
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from milepost.server.access.request_parser import RequestParser
 from milepost.server.config import ServerConfig
 from milepost.server.protocol.error_codes import ErrorCode
 from milepost.server.protocol.errors import HttpError
@@ -45,9 +47,12 @@ class GuardedConnection(HttpToolsProtocol):
     """One client's connection, within the limits of `options`."""
 
     options = ServerConfig()
+    on_refusal: Callable[[int, str], None] | None = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - uvicorn's own
         super().__init__(*args, **kwargs)
+        self._parser = RequestParser(self.parser, lambda: self.headers)
+        self.parser = self._parser  # type: ignore[assignment] # has all that is asked of it
         self._idle_since: float | None = None
         self._head_bytes = 0
         self._unreported_bytes = 0
@@ -89,16 +94,22 @@ class GuardedConnection(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         """The first byte of a request."""
+        if self._parser.is_silent:
+            return
         self._head_bytes = self._unreported_bytes = 0
         super().on_message_begin()
 
     def on_url(self, url: bytes) -> None:
         """A part of the request's target."""
+        if self._parser.is_silent:
+            return
         self._count(url)
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """A header, or a trailer behind the body."""
+        if self._parser.is_silent:
+            return
         self._count(name + value)
         super().on_header(name, value)
 
@@ -109,12 +120,19 @@ class GuardedConnection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """A request begins."""
+        if self._parser.is_silent:
+            return
         self._idle_since = None
         self._unreported_bytes = 0
         if self._has_asked and not self.cycle.response_complete:
             self._earlier.append(self.cycle)
         super().on_headers_complete()
         self._has_asked = True
+
+    def on_message_complete(self) -> None:
+        """A request has come to its end."""
+        if not self._parser.has_more:
+            super().on_message_complete()
 
     def on_response_complete(self) -> None:
         """A request has ended; another may come."""
@@ -208,6 +226,8 @@ class GuardedConnection(HttpToolsProtocol):
         if self._has_asked and self.cycle.response_started and not self.cycle.response_complete:
             self._reset()
             return
+        if self.on_refusal is not None:
+            self.on_refusal(status, code)
         body = HttpError(status, message, code=code).body
         again = f"Retry-After: {RETRY_SECONDS}\r\n" if status == 503 else ""
         head = (
@@ -222,6 +242,10 @@ class _HeadTooLargeError(Exception):
     """More than any client has to say before its body."""
 
 
-def guarded(config: ServerConfig) -> type[GuardedConnection]:
-    """The class of connections within the limits of `config`, as uvicorn takes it."""
-    return type("GuardedConnection", (GuardedConnection,), {"options": config})
+def guarded(config: ServerConfig, on_refusal: Callable[[int, str], None]) -> type[GuardedConnection]:
+    """The class of connections within the limits of `config`, as uvicorn takes it.
+
+    `on_refusal` is told the status and the code of each answer that no request of the app's has.
+    """
+    told = {"options": config, "on_refusal": staticmethod(on_refusal)}
+    return type("GuardedConnection", (GuardedConnection,), told)

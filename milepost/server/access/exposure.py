@@ -71,7 +71,8 @@ def is_own_host(header: str, allowed: tuple[str, ...]) -> bool:
         return "]" in host
     host = host.rpartition(":")[0] if ":" in host else host
     host = host.rstrip(".")
-    if "." not in host or host.endswith(".localhost") or host in allowed or "*" in allowed:
+    known = {name.lower() for name in allowed}
+    if "." not in host or host.endswith(".localhost") or host in known or "*" in known:
         return True
     try:
         ipaddress.ip_address(host)

@@ -8,6 +8,7 @@ import binascii
 import logging
 import os
 import time
+from collections.abc import Callable
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -25,8 +26,6 @@ from milepost.server.access.refusals import (
 from milepost.server.access.tenants import ANONYMOUS, Tenant
 from milepost.server.config import ServerConfig
 from milepost.server.protocol.errors import HttpError, error_response
-from milepost.server.telemetry.calls import note_refusal
-from milepost.server.telemetry.metrics import Metrics
 
 __all__ = ["MIN_BODY_RATE", "Gate", "Gatekeeper"]
 
@@ -61,6 +60,11 @@ class Gatekeeper:
         self._keys, _ = read_keys(config.api_keys, os.environ)
         self._is_local = is_loopback(config.host)
 
+    @property
+    def tenants(self) -> dict[str, Tenant]:
+        """Those who share the server, by name; without keys everyone is one."""
+        return self._keys.tenants or {ANONYMOUS.name: ANONYMOUS}
+
     def reload(self) -> None:
         """Read the keys again; when they can't be, the old ones stay. What runs goes on."""
         try:
@@ -75,11 +79,10 @@ class Gatekeeper:
         logger.warning("The API keys were read again")
 
     def admit(self, path: str, headers: Headers) -> Tenant:
-        """Whose request this is.
+        """Whose request this is; `_require_right` says whether this path is theirs.
 
         Raises:
-            HttpError: 401 without a key that opens this path, 403 with another tenant's, 421 for a page of
-                another site.
+            HttpError: 401 without a key where one is needed, 421 for a page of another site.
         """
         if not self._keys:
             host = headers.get("host", "")
@@ -88,7 +91,7 @@ class Gatekeeper:
             return ANONYMOUS
         if path in _OPEN_PATHS:
             return ANONYMOUS
-        for_operators = not path.startswith(_CLIENT_PATHS)
+        for_operators = _is_for_operators(path)
         key = _key_of(headers)
         if key is None:
             raise unauthorized(
@@ -98,9 +101,21 @@ class Gatekeeper:
         tenant = self._keys.tenant(key)
         if tenant is None:
             raise unauthorized("The API key is none of this server's.", for_people=for_operators)
-        if for_operators and not tenant.operator:
-            raise forbidden()
         return tenant
+
+
+def _require_right(tenant: Tenant, path: str) -> None:
+    """Let tenants have what is for clients, and operators everything.
+
+    Raises:
+        HttpError: 403.
+    """
+    if _is_for_operators(path) and not tenant.operator:
+        raise forbidden()
+
+
+def _is_for_operators(path: str) -> bool:
+    return not path.startswith(_CLIENT_PATHS)
 
 
 def _key_of(headers: Headers) -> str | None:
@@ -129,14 +144,20 @@ class Gate:
         app: what is behind it.
         keeper: whom to ask.
         config: the limits.
-        metrics: told of refusals.
+        on_refusal: called with each refusal before it is sent.
     """
 
-    def __init__(self, app: ASGIApp, keeper: Gatekeeper, config: ServerConfig, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        keeper: Gatekeeper,
+        config: ServerConfig,
+        on_refusal: Callable[[HttpError], None],
+    ) -> None:
         self._app = app
         self._keeper = keeper
         self._config = config
-        self._metrics = metrics
+        self._on_refusal = on_refusal
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request, or refuse it."""
@@ -145,14 +166,17 @@ class Gate:
             return
         headers = Headers(scope=scope)
         body = _Body(receive, send, self._config)
+        state = scope.setdefault("state", {})
         try:
             body.check_length(headers)
-            tenant = self._keeper.admit(scope["path"], headers)
+            # Noted before it may be refused: the log says who tried.
+            state["tenant"] = self._keeper.admit(scope["path"], headers)
+            _require_right(state["tenant"], scope["path"])
         except HttpError as error:
-            note_refusal(self._metrics, error)
+            self._on_refusal(error)
             await error_response(error)(scope, receive, body.send)
             return
-        scope.setdefault("state", {}).update(tenant=tenant, arrival=time.monotonic())
+        state["arrival"] = time.monotonic()
         await self._app(scope, body.receive, body.send)
 
 

@@ -52,7 +52,7 @@ class _TenantEntry(TenantLimits, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class _KeyFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    tenants: dict[str, _TenantEntry]
+    tenants: dict[str, _TenantEntry] = {}
 
 
 class KeyRing:
@@ -67,6 +67,11 @@ class KeyRing:
 
     def __bool__(self) -> bool:
         return bool(self._tenants)
+
+    @property
+    def tenants(self) -> dict[str, Tenant]:
+        """All whose keys these are, by name."""
+        return {tenant.name: tenant for tenant in self._tenants.values()}
 
     def tenant(self, key: str) -> Tenant | None:
         """Whose key this is, or None; takes as long for a near guess as for a far one."""
@@ -113,6 +118,8 @@ def _read_file(path: Path) -> dict[str, _TenantEntry]:
 
 
 def _read_small(path: Path, what: str) -> bytes:
+    if "\0" in str(path):
+        raise ConfigError(f"{what} must not hold a character of code 0. Given: {str(path)!r:.100}.")
     try:
         with path.open("rb") as file:
             content = file.read(_MAX_FILE_BYTES + 1)
@@ -125,16 +132,31 @@ def _read_small(path: Path, what: str) -> bytes:
 
 def _hint(message: str) -> str:
     unknown = re.search(r"unknown field `(.*?)`", message)
+    if unknown is None:
+        return ""
     known = [field.name for field in msgspec.structs.fields(_TenantEntry)]
-    return nearest(unknown[1], known) if unknown else ""
+    if " - at `" in message:
+        return nearest(unknown[1], known)
+    if unknown[1] in known:  # at the top, where only tables of tenants stand
+        return f" {unknown[1]!r} stands in no tenant's table. Put it under [tenants.NAME]."
+    return nearest(unknown[1], ["tenants"])
 
 
 def _looseness(path: Path, entries: Mapping[str, _TenantEntry]) -> list[str]:
-    """A file that holds secrets and that others can read, or that others can write."""
-    mode = path.stat().st_mode
+    """Files that hold secrets and that others can read, and files that others can write."""
     secret = any(
         entry.salt or any(not key.startswith(_HASHED) for key in entry.keys) for entry in entries.values()
     )
+    notes = _looseness_of(path, secret=secret)
+    for name, entry in entries.items():
+        if entry.key_file is not None:
+            file = path.parent / entry.key_file
+            notes += _looseness_of(file, secret=not _key_in(file, name).startswith(_HASHED))
+    return notes
+
+
+def _looseness_of(path: Path, *, secret: bool) -> list[str]:
+    mode = path.stat().st_mode
     if secret and mode & (stat.S_IRGRP | stat.S_IROTH):
         return [f"{path} holds secrets and others can read it: chmod 600, or keep keys as sha256:HASH."]
     if mode & (stat.S_IWGRP | stat.S_IWOTH):
@@ -166,11 +188,16 @@ def _tenant(name: str, entry: _TenantEntry) -> Tenant:
 def _secrets(path: Path, name: str, entry: _TenantEntry) -> list[str]:
     keys = list(entry.keys)
     if entry.key_file is not None:
-        content = _read_small(path.parent / entry.key_file, f"api_keys: key_file of {name}")
-        keys.append(content.decode("utf-8", "replace").strip())
+        keys.append(_key_in(path.parent / entry.key_file, name))
     if not keys:
         raise ConfigError(f"api_keys: tenant {name} has no key. Give keys = [...] or key_file.")
     return keys
+
+
+def _key_in(file: Path, tenant: str) -> str:
+    """The key that is a file's only line."""
+    content = _read_small(file, f"api_keys: key_file of {tenant}")
+    return content.decode("utf-8", "replace").strip()
 
 
 def _add_environment(holders: dict[bytes, Tenant], value: str) -> None:

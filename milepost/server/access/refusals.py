@@ -45,7 +45,8 @@ def forbidden() -> HttpError:
     """403: a tenant's key where an operator's is needed."""
     return HttpError(
         403,
-        "This path is for those who run the server: it needs the API key of a tenant with operator = true.",
+        "This path is for those who run the server: it needs the API key of a tenant with operator = true. "
+        "What is for clients is under /v1/.",
         type=PERMISSION_ERROR,
         code=ErrorCode.OPERATOR_ONLY,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 
 import msgspec
-from starlette.requests import Request as HttpRequest
+from starlette.requests import HTTPConnection
 
 from milepost.errors import RequestError
 from milepost.types import Request
@@ -96,14 +96,14 @@ class Tenant(msgspec.Struct, frozen=True, kw_only=True):
 ANONYMOUS = Tenant(name="anonymous", operator=True)
 
 
-def tenant_of(http: HttpRequest) -> Tenant:
+def tenant_of(http: HTTPConnection) -> Tenant:
     """Whose request this is."""
     tenant = http.scope.get("state", {}).get("tenant", ANONYMOUS)
     assert isinstance(tenant, Tenant)
     return tenant
 
 
-def arrival_of(http: HttpRequest) -> float | None:
+def arrival_of(http: HTTPConnection) -> float | None:
     """When its head had come, on the clock of `time.monotonic`; None when nobody noted it."""
     arrival = http.scope.get("state", {}).get("arrival")
     assert arrival is None or isinstance(arrival, float)

@@ -6,16 +6,18 @@ server should keep ``/cache`` to itself, as it does ``/metrics``.
 
 from __future__ import annotations
 
-import msgspec
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from milepost.server.access.tenants import tenant_of
+from milepost.error_text import one_of
+from milepost.errors import RequestError
+from milepost.server.access.gate import Gatekeeper
+from milepost.server.access.tenants import Tenant, tenant_of
 from milepost.server.endpoints.prompts import encode_chat, encode_text
 from milepost.server.endpoints.reading import check_model, fields_renamed, front_of, in_thread, read_fields
 from milepost.server.protocol.cache_requests import ExplainRequest, ResetRequest
 from milepost.server.protocol.chat_fields import CHAT_WIRE_NAMES, chat_options
-from milepost.server.protocol.responses import CacheReset
+from milepost.server.protocol.responses import CacheReset, json_response
 from milepost.server.services import Services
 
 __all__ = ["explain_cache", "reset_cache"]
@@ -30,16 +32,28 @@ async def explain_cache(http: HttpRequest) -> Response:
     with fields_renamed(CHAT_WIRE_NAMES | ({} if asked.messages is None else {"prompt": "messages"})):
         # Away from the event loop, as everything that is tokenised.
         token_ids = await in_thread(http, lambda: _token_ids(front.services, asked))
-        salt = tenant_of(http).engine_salt(asked.cache_salt)
+        salt = _tenant(http, asked.tenant).engine_salt(asked.cache_salt)
         explanation = await front.services.engine.explain(token_ids, cache_salt=salt)
-    return Response(msgspec.json.encode(explanation), media_type="application/json")
+    return json_response(explanation)
 
 
 async def reset_cache(http: HttpRequest) -> Response:
     """Drop all that is cached; requests that run go on with what they have. It takes no fields."""
     await read_fields(http, ResetRequest, {}, may_be_empty=True)
     dropped = await front_of(http).services.engine.reset_cache()
-    return Response(msgspec.json.encode(CacheReset(dropped_snapshots=dropped)), media_type="application/json")
+    return json_response(CacheReset(dropped_snapshots=dropped))
+
+
+def _tenant(http: HttpRequest, name: str | None) -> Tenant:
+    """Who is meant; only operators come here, who may look at every tenant's."""
+    if name is None:
+        return tenant_of(http)
+    keeper = http.app.state.gatekeeper
+    assert isinstance(keeper, Gatekeeper)
+    tenants = keeper.tenants
+    if name not in tenants:
+        raise RequestError(one_of("tenant", name, sorted(tenants)), param="tenant")
+    return tenants[name]
 
 
 def _token_ids(services: Services, asked: ExplainRequest) -> tuple[int, ...]:

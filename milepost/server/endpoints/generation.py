@@ -15,7 +15,7 @@ from milepost.errors import RequestError
 from milepost.server.access.tenants import arrival_of, tenant_of
 from milepost.server.endpoints.usage import Tally
 from milepost.server.front import Front, Run
-from milepost.server.protocol.responses import UsageBody
+from milepost.server.protocol.responses import UsageBody, json_response
 from milepost.server.protocol.sampling_fields import SamplingFields, seed_of_choice
 from milepost.server.streaming import EventStream, event, merge, unless_disconnected
 from milepost.types import Request, RequestOutput
@@ -65,7 +65,7 @@ async def answer(http: HttpRequest, front: Front, generation: Generation) -> Res
         EngineStoppedError: the engine takes no more requests.
         ClientDisconnectedError: the client went away before a whole reply was there.
     """
-    runs = front.submit_all(
+    runs = front.submit(
         generation.requests(),
         generation.endpoint,
         tenant=tenant_of(http),
@@ -75,7 +75,7 @@ async def answer(http: HttpRequest, front: Front, generation: Generation) -> Res
     if generation.asked.stream:
         return EventStream(_events(generation, runs), runs)
     body = await unless_disconnected(http, generation.whole(runs), runs)
-    return Response(msgspec.json.encode(body), media_type="application/json")
+    return json_response(body)
 
 
 def check_num_choices(asked: SamplingFields, num_prompts: int, limit: int) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import msgspec
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from milepost.server.endpoints.reading import check_model, front_of
-from milepost.server.protocol.responses import Model, ModelList
+from milepost.server.protocol.responses import Model, ModelList, json_response
 from milepost.server.services import Services
 
 __all__ = ["list_models", "show_model"]
@@ -15,14 +14,14 @@ __all__ = ["list_models", "show_model"]
 
 async def list_models(http: HttpRequest) -> Response:
     """The one model that is served."""
-    return _json(ModelList(data=[_model(front_of(http).services)]))
+    return json_response(ModelList(data=[_model(front_of(http).services)]))
 
 
 async def show_model(http: HttpRequest) -> Response:
     """The served model by its name."""
     services = front_of(http).services
     check_model(http.path_params["model"], services.model_name)
-    return _json(_model(services))
+    return json_response(_model(services))
 
 
 def _model(services: Services) -> Model:
@@ -32,7 +31,3 @@ def _model(services: Services) -> Model:
         root=services.model_name,
         max_model_len=services.engine.limits.max_length,
     )
-
-
-def _json(body: msgspec.Struct) -> Response:
-    return Response(msgspec.json.encode(body), media_type="application/json")

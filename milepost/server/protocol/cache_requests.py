@@ -15,11 +15,15 @@ class ResetRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExplainRequest(ChatFields, frozen=True, kw_only=True):
-    """Body of ``/cache/explain``: a prompt, as text or token ids, or what shapes the prompt of a chat."""
+    """Body of ``/cache/explain``: a prompt, as text or token ids, or what shapes the prompt of a chat.
+
+    `tenant` names whose part of the cache to look into; left out is the asker's own.
+    """
 
     model: str | None = None
     prompt: str | list[int] | None = None
     cache_salt: str = ""
+    tenant: str | None = None
 
     def check(self) -> None:
         """Check what spans several fields.

@@ -16,8 +16,8 @@ from milepost.errors import (
     TokenizerError,
     TraceError,
 )
-from milepost.server.access.leaks import without_paths
 from milepost.server.protocol.error_codes import ErrorCode
+from milepost.server.protocol.leaks import without_paths
 
 __all__ = ["ErrorBody", "ErrorDetail", "HttpError", "error_response", "to_http_error", "unavailable"]
 

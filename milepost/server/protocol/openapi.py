@@ -11,6 +11,7 @@ from milepost.server.protocol.cache_requests import ExplainRequest, ResetRequest
 from milepost.server.protocol.errors import ErrorBody
 from milepost.server.protocol.field_schemas import FIELD_SCHEMAS, PROMPT, PROMPT_OR_MESSAGES
 from milepost.server.protocol.fields import ANY_LABELS, ANY_STRING, HarmlessValues
+from milepost.server.protocol.page_stats import PageStats
 from milepost.server.protocol.requests import (
     CHAT_HARMLESS,
     COMPLETION_HARMLESS,
@@ -34,7 +35,6 @@ from milepost.server.protocol.token_requests import (
     TokenizeReply,
     TokenizeRequest,
 )
-from milepost.server.telemetry.page import PageStats
 from milepost.types import MAX_LOGPROBS
 
 __all__ = ["describe"]

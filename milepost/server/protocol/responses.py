@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
+from starlette.responses import Response
 
 __all__ = [
     "CacheReset",
@@ -32,7 +34,13 @@ __all__ = [
     "TopLogprob",
     "UsageBody",
     "Version",
+    "json_response",
 ]
+
+
+def json_response(body: msgspec.Struct, headers: Mapping[str, str] | None = None) -> Response:
+    """The reply with a struct as its body."""
+    return Response(msgspec.json.encode(body), media_type="application/json", headers=headers)
 
 
 class PromptTokensDetails(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,15 +10,18 @@ import asyncio
 import re
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
+from starlette.datastructures import Headers
+from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from milepost.engine.reports import RequestReport
-from milepost.server.access.tenants import ANONYMOUS, Tenant
+from milepost.server.access.tenants import tenant_of
 from milepost.server.protocol.errors import HttpError
 from milepost.server.telemetry.metrics import Metrics
 from milepost.types import Request
@@ -68,21 +71,12 @@ class Call:
     @property
     def tenant(self) -> str:
         """Whose it is."""
-        tenant = self.scope["state"].get("tenant", ANONYMOUS)
-        assert isinstance(tenant, Tenant)
-        return tenant.name
+        return tenant_of(HTTPConnection(self.scope)).name
 
     @property
     def is_over(self) -> bool:
         """Whether everything about it is known."""
         return self.duration is not None and len(self.reports) == len(self.requests)
-
-    def header(self, name: bytes) -> str | None:
-        """A header of the request."""
-        for key, value in self.scope["headers"]:
-            if key == name:
-                return str(value.decode("latin-1"))
-        return None
 
 
 class Calls:
@@ -175,10 +169,9 @@ class Calls:
         if not call.is_over:
             return
         self._metrics.answered(call.tenant, call.reports)
-        if call.requests:
-            prompts = {id(request.prompt_token_ids) for request in call.requests.values()}
-            for _ in prompts:
-                self._metrics.asked(len(call.requests) // len(prompts))
+        # The choices of a prompt have the very same tuple.
+        for num_choices in Counter(id(each.prompt_token_ids) for each in call.requests.values()).values():
+            self._metrics.asked(num_choices)
         self._on_end(call)
 
 
@@ -191,9 +184,5 @@ def note_refusal(metrics: Metrics, error: HttpError) -> None:
 
 
 def _id_of(scope: Scope) -> str:
-    for name, value in scope["headers"]:
-        if name == b"x-request-id":
-            given = value.decode("latin-1")
-            if _VALID_ID.fullmatch(given):
-                return str(given)
-    return uuid.uuid4().hex
+    given = Headers(scope=scope).get("x-request-id", "")
+    return given if _VALID_ID.fullmatch(given) else uuid.uuid4().hex

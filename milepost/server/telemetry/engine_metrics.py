@@ -8,9 +8,9 @@ import msgspec
 from prometheus_client.core import Metric
 
 from milepost.engine.reports import EngineStats
+from milepost.server.telemetry.arena_pages import pages_by_kind
 from milepost.server.telemetry.cache_metrics import cache_metrics
 from milepost.server.telemetry.families import Families
-from milepost.server.telemetry.pages import pages_by_kind
 
 __all__ = ["engine_metrics"]
 

@@ -15,63 +15,16 @@ from typing import TypeVar
 import msgspec
 
 from milepost.engine.reports import EngineStats
+from milepost.server.protocol.page_stats import Latencies, Moment
+from milepost.server.telemetry.arena_pages import pages_by_kind
 from milepost.server.telemetry.metrics import Metrics
-from milepost.server.telemetry.pages import pages_by_kind
 
-__all__ = ["History", "Latencies", "Moment"]
+__all__ = ["SAMPLES", "History"]
 
 SAMPLES = 900
 PERCENTILES = (0.5, 0.9, 0.99)
 
 T = TypeVar("T")
-
-
-class Latencies(msgspec.Struct, frozen=True, kw_only=True):
-    """Percentiles of what was measured in a second, in seconds; of nothing there are none."""
-
-    p50: float
-    p90: float
-    p99: float
-
-
-class Moment(msgspec.Struct, frozen=True, kw_only=True):
-    """A second of the server's life. Rates are per second, over the time since the moment before.
-
-    Attributes:
-        number: counts moments since the server started.
-        time: Unix time at its end.
-        prompt_rate: prompt tokens computed, those computed again after a preemption included.
-        cached_rate: prompt tokens found cached.
-        output_rate: tokens drawn.
-        running: requests that hold pages.
-        waiting: requests that hold none.
-        ttft: seconds from arrival to the first token.
-        itl: seconds between two tokens of a request.
-        control: seconds of deciding in a step.
-        step: seconds of whole steps.
-        busy: share of the time in which a step ran.
-        pages: pages by what they hold.
-        lost_rates: prompt tokens that were looked up and not found, by cause.
-        refused_rates: replies with an error status, by code, and requests that the server ended by itself.
-        ended_rate: requests that ended.
-    """
-
-    number: int
-    time: float
-    prompt_rate: float
-    cached_rate: float
-    output_rate: float
-    running: int
-    waiting: int
-    ttft: Latencies | None
-    itl: Latencies | None
-    control: Latencies | None
-    step: Latencies | None
-    busy: float
-    pages: dict[str, int]
-    lost_rates: dict[str, float]
-    refused_rates: dict[str, float]
-    ended_rate: float
 
 
 class _Totals(msgspec.Struct, frozen=True, kw_only=True):

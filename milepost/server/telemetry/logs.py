@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import logging
-import sys
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
 from milepost.server.config import ServerConfig
 from milepost.server.telemetry.calls import MAX_LOGGED_BYTES, Call, current_call
+from milepost.server.telemetry.log_output import StandardError
 
-__all__ = ["JsonFormatter", "TextFormatter", "call_fields", "configure_logging", "log_call"]
+__all__ = ["JsonFormatter", "TextFormatter", "call_fields", "configure_logging", "log_call", "tell"]
 
 logger = logging.getLogger("milepost.server.requests")
 
@@ -24,26 +25,21 @@ _PROMPT_FIELDS = ("messages", "prompt", "tools")
 
 def configure_logging(config: ServerConfig) -> None:
     """Send all logs of this process to standard error, in the form and from the level that `config` says."""
-    handler = _StandardError()
+    handler = StandardError()
     handler.setFormatter(JsonFormatter() if config.log_format == "json" else TextFormatter())
     root = logging.getLogger()
-    root.handlers[:] = [*(one for one in root.handlers if not isinstance(one, _StandardError)), handler]
+    root.handlers[:] = [*(one for one in root.handlers if not isinstance(one, StandardError)), handler]
     root.setLevel(config.log_level.upper())
     for name in ("uvicorn", "uvicorn.error", "uvicorn.access"):
         logging.getLogger(name).handlers.clear()
         logging.getLogger(name).propagate = True
 
 
-class _StandardError(logging.Handler):
-    """Writes to standard error as it is now: whoever redirects it later gets the log too."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Write one record; a log that can't be written is not worth a request."""
-        try:
-            sys.stderr.write(f"{self.format(record)}\n")
-            sys.stderr.flush()
-        except Exception:  # noqa: BLE001 - logging's own way to say so
-            self.handleError(record)
+def tell(level: int, message: str) -> None:
+    """Log what whoever starts a server must see, from whatever level the log begins."""
+    record = logging.LogRecord("milepost.server", level, __file__, 0, message, None, None)
+    for handler in logging.getLogger().handlers:
+        handler.handle(record)
 
 
 class TextFormatter(logging.Formatter):
@@ -53,11 +49,12 @@ class TextFormatter(logging.Formatter):
         """The line."""
         request_id = _request_id(record)
         about = f" [{request_id}]" if request_id else ""
-        fields = "".join(f" {name}={_plain(str(value))}" for name, value in _fields(record).items())
+        fields = "".join(f" {name}={_value(str(value))}" for name, value in _fields(record).items())
         message = _plain(record.getMessage())
         line = f"{_time(record)} {record.levelname:<7} {record.name}{about} {message}{fields}"
         trace = _traceback(self, record)
-        return f"{line}\n{trace}" if trace else line
+        # Set in: what an exception says may look like a line of the log.
+        return "\n".join([line, *(f"    {_plain(part)}" for part in trace.splitlines())])
 
 
 class JsonFormatter(logging.Formatter):
@@ -78,7 +75,7 @@ class JsonFormatter(logging.Formatter):
         trace = _traceback(self, record)
         if trace:
             body["traceback"] = trace
-        return json.dumps(body, ensure_ascii=False, default=str)
+        return _plain_json(json.dumps(body, ensure_ascii=False, default=str))
 
 
 def log_call(call: Call) -> None:
@@ -88,7 +85,9 @@ def log_call(call: Call) -> None:
     if not logger.isEnabledFor(level):
         return
     extra = {"fields": call_fields(call), "request_id": call.id}
-    logger.log(level, "%s %s %d", call.scope["method"], path[:_MAX_PATH_CHARS], call.status, extra=extra)
+    # What stands behind a space is the next field.
+    shown = path[:_MAX_PATH_CHARS].replace(" ", "%20")
+    logger.log(level, "%s %s %d", call.scope["method"], shown, call.status, extra=extra)
 
 
 def call_fields(call: Call) -> dict[str, Any]:
@@ -151,8 +150,20 @@ def _traceback(formatter: logging.Formatter, record: logging.LogRecord) -> str:
 
 def _plain(text: str) -> str:
     """`text` on one line: a path or a message may hold what would look like another line of the log."""
-    return (
-        text
-        if text.isprintable()
-        else "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
-    )
+    return _printable(text, lambda char: char.encode("unicode_escape").decode())
+
+
+def _plain_json(text: str) -> str:
+    """JSON on one line, without what some readers take for an end of line and terminals for a command."""
+    return _printable(text, lambda char: json.dumps(char)[1:-1])
+
+
+def _printable(text: str, escape: Callable[[str], str]) -> str:
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else escape(char) for char in text)
+
+
+def _value(text: str) -> str:
+    """A field's value, in quotes if one could not tell where it ends."""
+    return _plain(json.dumps(text, ensure_ascii=False) if " " in text or '"' in text else text)

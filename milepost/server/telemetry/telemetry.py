@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from contextlib import suppress
 
-from milepost.server.services import Services
+from milepost.engine.reports import EngineStats
+from milepost.server.config import ServerConfig
 from milepost.server.telemetry.calls import Call, Calls
 from milepost.server.telemetry.history import History
 from milepost.server.telemetry.logs import log_call
+from milepost.server.telemetry.metrics import Metrics
+from milepost.server.telemetry.tracing import Tracing
 
-__all__ = ["Telemetry"]
+__all__ = ["SAMPLE_SECONDS", "Telemetry"]
 
 SAMPLE_SECONDS = 1.0
 
@@ -20,22 +24,30 @@ class Telemetry:
     """The metrics, the log and the traces of one server, and its last quarter of an hour.
 
     Args:
-        services: what the server serves with.
+        config: what of it is told, and under which names.
+        metrics: told of what happens by whoever does it.
+        engine_stats: takes a snapshot of the engine.
+        model_name: as served.
+        tracing: where traces go, None for nowhere.
 
     Attributes:
-        metrics: the services'.
         calls: the HTTP requests that are under way.
         history: what the page shows.
     """
 
-    def __init__(self, services: Services) -> None:
-        self.metrics = services.metrics
-        self.metrics.watch(
-            services.engine.stats, prefix=services.config.metrics_prefix, model_name=services.model_name
-        )
-        self.calls = Calls(self.metrics, self._end, keep_texts=services.config.log_prompts)
-        self.history = History(self.metrics, services.engine.stats)
-        self._tracing = services.tracing
+    def __init__(
+        self,
+        config: ServerConfig,
+        metrics: Metrics,
+        engine_stats: Callable[[], EngineStats],
+        *,
+        model_name: str,
+        tracing: Tracing | None,
+    ) -> None:
+        metrics.watch(engine_stats, prefix=config.metrics_prefix, model_name=model_name)
+        self.calls = Calls(metrics, self._end, keep_texts=config.log_prompts)
+        self.history = History(metrics, engine_stats)
+        self._tracing = tracing
         self._began = time.monotonic()
         self._sampler: asyncio.Task[None] | None = None
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
+from starlette.datastructures import Headers
+
 from milepost import __version__
 from milepost.engine.reports import RequestReport
 from milepost.errors import ConfigError
@@ -38,7 +40,7 @@ def otlp_provider(endpoint: str) -> TracerProvider:
     """
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.resources import OTELResourceDetector, Resource
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError as error:
@@ -47,6 +49,8 @@ def otlp_provider(endpoint: str) -> TracerProvider:
             "Install it with: pip install 'milepost[tracing]'."
         ) from None
     resource = Resource.create({"service.name": "milepost", "service.version": __version__})
+    # OpenTelemetry's own variables, such as OTEL_SERVICE_NAME, win over what is said here.
+    resource = resource.merge(OTELResourceDetector().detect())
     provider = TracerProvider(resource=resource)
     provider.add_span_processor(
         BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint, timeout=EXPORT_SECONDS))
@@ -80,9 +84,8 @@ class Tracing:
 
         # The engine's clock and the call's is the monotonic one; spans want nanoseconds since 1970.
         offset = time.time() - time.monotonic()
-        carrier = {
-            name: value for name in ("traceparent", "tracestate") if (value := call.header(name.encode()))
-        }
+        headers = Headers(scope=call.scope)
+        carrier = {name: headers[name] for name in ("traceparent", "tracestate") if name in headers}
         span = self._tracer.start_span(
             f"{call.scope['method']} {path}",
             context=self._propagator.extract(carrier),

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from milepost.planner.render.page import write_html
+from tests.chromium import browser
 from tests.planner.render.reports import EVIL, make_report
 from tests.repository.paths import ROOT
-from tests.sim.reports.browser import assert_fits, browser, open_page
+from tests.sim.reports.browser import assert_fits, open_page
 
 __all__ = ["browser"]
 

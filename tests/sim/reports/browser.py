@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import html
 import json
-import os
 import re
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import pytest
 
-__all__ = ["Opened", "assert_fits", "browser", "open_page"]
+from tests.chromium import browser_command
 
-_NAMES = ("chromium", "chromium-browser", "google-chrome")
+__all__ = ["Opened", "assert_fits", "open_page"]
 
 # Runs before anything of the page: what the page complains of ends up in an attribute of the document.
 _WATCH = """<script>
@@ -81,22 +78,6 @@ class Opened(msgspec.Struct, frozen=True):
     text: str
 
 
-def _chromium() -> str | None:
-    """The browser's path: $MILEPOST_CHROMIUM's, or the first that is installed."""
-    return os.environ.get("MILEPOST_CHROMIUM") or next(filter(None, map(shutil.which, _NAMES)), None)
-
-
-@pytest.fixture(scope="module")
-def browser() -> str:
-    found = _chromium()
-    if found is None:
-        why = "Chromium is not installed; $MILEPOST_CHROMIUM can name one"
-        if os.environ.get("MILEPOST_REQUIRE_CHROMIUM") == "1":
-            pytest.fail(why)
-        pytest.skip(why)
-    return found
-
-
 def assert_fits(opened: Opened, width: int) -> None:
     assert opened.complaints == []
     assert opened.width == width
@@ -126,11 +107,8 @@ def open_page(
 
 
 def _run(browser: str, page: Path, width: int, *what: str) -> str:
-    command = [browser, "--headless", "--disable-gpu", "--hide-scrollbars", "--no-first-run"]
-    command.append(f"--user-data-dir={page.parent}/profile")
+    command = browser_command(browser, page.parent / "profile")
     command += [f"--window-size={width},{_HEIGHT}", "--virtual-time-budget=20000"]
-    if os.geteuid() == 0:
-        command.append("--no-sandbox")  # it refuses root otherwise
     ran = subprocess.run(
         [*command, *what, page.as_uri()], capture_output=True, text=True, timeout=120, check=False
     )

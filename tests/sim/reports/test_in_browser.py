@@ -8,8 +8,9 @@ import pytest
 
 from milepost.sim.reports import write_html
 from milepost.sim.runs import RunResult
+from tests.chromium import browser
 from tests.repository.paths import ROOT
-from tests.sim.reports.browser import assert_fits, browser, open_page
+from tests.sim.reports.browser import assert_fits, open_page
 from tests.sim.reports.results import GB, make_result, make_sweep
 
 __all__ = ["browser"]

@@ -13,7 +13,6 @@ from functools import cache
 from html import escape
 from importlib.resources import files
 
-import msgspec
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
@@ -21,51 +20,21 @@ from milepost import __version__
 from milepost.server.endpoints.reading import front_of
 from milepost.server.protocol.error_codes import ErrorCode
 from milepost.server.protocol.errors import HttpError
-from milepost.server.telemetry.history import SAMPLES, Moment
+from milepost.server.protocol.page_stats import PageStats
+from milepost.server.protocol.responses import json_response
+from milepost.server.telemetry.history import SAMPLES
+from milepost.server.telemetry.telemetry import SAMPLE_SECONDS
 
-__all__ = ["PageStats", "page", "page_html", "stats_json"]
+__all__ = ["page", "stats_json"]
 
 _MAX_NUMBER = 1 << 53
 
 
-class PageStats(msgspec.Struct, frozen=True, kw_only=True):
-    """The body of ``/stats.json``.
-
-    Attributes:
-        model: its served name.
-        version: Milepost's.
-        time: Unix time of the server.
-        uptime: seconds since the model was served.
-        draining: whether the server is about to end.
-        failure: whether the engine has failed.
-        total_pages: pages of the arena, the dummy page aside.
-        page_bytes: bytes of one; 0 when the prefix cache, which knows, is off.
-        seconds: between two moments.
-        kept: moments that are kept.
-        totals: tokens and requests since the start.
-        moments: those that were asked for, oldest first.
-    """
-
-    model: str
-    version: str
-    time: float
-    uptime: float
-    draining: bool
-    failure: bool
-    total_pages: int
-    page_bytes: int
-    seconds: float
-    kept: int
-    totals: dict[str, int]
-    moments: list[Moment]
-
-
 async def page(_http: HttpRequest) -> Response:
     """What happens, drawn in the browser."""
-    html, policy = page_html()
+    html, policy = _html_and_policy()
     headers = {
         "Content-Security-Policy": policy,
-        "X-Content-Type-Options": "nosniff",
         "Referrer-Policy": "no-referrer",
         "Cache-Control": "no-cache",
     }
@@ -75,9 +44,9 @@ async def page(_http: HttpRequest) -> Response:
 async def stats_json(http: HttpRequest) -> Response:
     """The numbers of the page, from the moment on that ``?since=`` names."""
     front = front_of(http)
-    services, telemetry = front.services, front.telemetry
+    services, telemetry, metrics = front.services, front.telemetry, front.metrics
     stats = services.engine.stats()
-    cache_stats, metrics = stats.cache, telemetry.metrics
+    cache_stats = stats.cache
     body = PageStats(
         model=services.model_name,
         version=__version__,
@@ -87,7 +56,7 @@ async def stats_json(http: HttpRequest) -> Response:
         failure=services.engine.failure is not None,
         total_pages=stats.scheduler.pages.total - 1,
         page_bytes=0 if cache_stats is None else cache_stats.page_bytes,
-        seconds=1.0,
+        seconds=SAMPLE_SECONDS,
         kept=SAMPLES,
         totals={
             "prompt_tokens": metrics.prompt_tokens,
@@ -101,8 +70,7 @@ async def stats_json(http: HttpRequest) -> Response:
         },
         moments=telemetry.history.since(_since(http)),
     )
-    headers = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
-    return Response(msgspec.json.encode(body), media_type="application/json", headers=headers)
+    return json_response(body, {"Cache-Control": "no-store"})
 
 
 def _since(http: HttpRequest) -> int:
@@ -118,7 +86,7 @@ def _since(http: HttpRequest) -> int:
 
 
 @cache
-def page_html() -> tuple[bytes, str]:
+def _html_and_policy() -> tuple[bytes, str]:
     """The file, and its content security policy."""
     frame, style, script = (_asset(name) for name in ("page.html", "page.css", "page.js"))
     charts = _asset("charts.js")

@@ -109,7 +109,7 @@ class Admission:
             HttpError: 429, with an estimate of when it may.
             RequestError: more replies at once than the tenant may ever have.
         """
-        account, limits = self._account(tenant), tenant.limits
+        account, limits = self._account_as_limited(tenant), tenant.limits
         now = self._clock()
         if limits.max_requests is not None:
             if count > limits.max_requests:
@@ -128,8 +128,8 @@ class Admission:
         self._check_queue(account, tenant, now)
 
     def begin(self, tenant: Tenant, requests: Sequence[Request]) -> None:
-        """They were let in; each is to be told of by `begun` at most once and by `ended` once."""
-        account, now = self._account(tenant), self._clock()
+        """`check` let them in; each is to be told of by `begun` at most once and by `ended` once."""
+        account, now = self._account_as_limited(tenant), self._clock()
         account.open += len(requests)
         account.waiting += len(requests)
         if account.requests is not None:
@@ -182,8 +182,15 @@ class Admission:
             )
 
     def _account(self, tenant: Tenant) -> _Account:
-        account = self._accounts.setdefault(tenant.name, _Account())
-        limits, now = tenant.limits, self._clock()
+        return self._accounts.setdefault(tenant.name, _Account())
+
+    def _account_as_limited(self, tenant: Tenant) -> _Account:
+        """The account, with the tenant's limits of now.
+
+        Only for who comes in: what was let in before the file of keys was read again runs on with the
+        tenant as it was, and must not bring its limits back.
+        """
+        account, limits, now = self._account(tenant), tenant.limits, self._clock()
         account.requests = _bucket(account.requests, limits.requests_per_minute, now)
         account.tokens = _bucket(account.tokens, limits.tokens_per_minute, now)
         return account
