@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import signal
+import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -101,6 +103,7 @@ def _run(server: ServerConfig, config: EngineConfig) -> None:
     from milepost.server import serve as run_server
 
     configure_logging(server)
+    _outlive_reloads(server)
     # What is wrong with keys, certificates, traces or a port is found before the weights are read.
     warnings = check_access(server)
     server, fewer = _within_open_files(server)
@@ -122,9 +125,19 @@ def _run(server: ServerConfig, config: EngineConfig) -> None:
                 on_ready=partial(_announce, server, loaded.config),
             )
         finally:
+            _outlive_reloads(server)
             asyncio.run(engine.stop())
     finally:
         listener.close()
+
+
+def _outlive_reloads(server: ServerConfig) -> None:
+    """SIGHUP reads the keys again while the server runs: before and after, it must not end the process.
+
+    Keys are read when the model is loaded, so what has changed until then is seen.
+    """
+    if server.api_keys is not None and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
 def _within_open_files(server: ServerConfig) -> tuple[ServerConfig, list[str]]:

@@ -130,7 +130,9 @@ def _draw_alone(row: Row, state: RequestSampling, largest: int, logits: Tensor) 
     except Exception as error:
         logger.exception("No token could be drawn for request %s", row.request_id)
         return RowResult(
-            request_id=row.request_id, error=f"No token could be drawn ({type(error).__name__}: {error})."
+            request_id=row.request_id,
+            # What an exception says, paths perhaps, is for the log alone.
+            error=f"No token could be drawn ({type(error).__name__}). The server's log says more.",
         )
 
 

@@ -139,6 +139,25 @@ def test_serve_answers_though_nobody_reads_what_it_says(quiet_k3: Path, start: S
     assert process.wait(timeout=PATIENCE) == 0
 
 
+def test_keys_that_are_reloaded_while_the_model_loads(tmp_path: Path, quiet_k3: Path) -> None:
+    keys = tmp_path / "keys.toml"
+    keys.write_text('[tenants.a]\nkeys = ["0123456789abcdef"]\n')
+    keys.chmod(0o600)
+    program = (
+        "import os, signal, sys; import milepost.llm; from milepost.cli.app import run; "
+        "from milepost.errors import ConfigError\n"
+        "def load(*_, **__):\n"
+        "    os.kill(os.getpid(), signal.SIGHUP)\n"
+        "    raise ConfigError('still here')\n"
+        "milepost.llm.load_engine = load\n"
+        f"sys.exit(run(['serve', {str(quiet_k3)!r}, '--port', '0', '--api-keys', {str(keys)!r}]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, cwd=ROOT, timeout=PATIENCE, check=False
+    )
+    assert (done.returncode, done.stderr) == (2, b"milepost: error: still here\n")
+
+
 def test_serve_answers_and_ends_at_sigterm(quiet_k3: Path, start: Start) -> None:
     process = start("serve", str(quiet_k3), "--port", "0", "--served-model-name", "toy", *ENGINE_FLAGS)
     assert process.stderr is not None

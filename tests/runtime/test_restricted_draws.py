@@ -211,7 +211,7 @@ def test_any_exception_in_a_draw_fails_its_row_alone(caplog: pytest.LogCaptureFi
     logits = torch.stack([logits_of(0, "bad"), logits_of(0, "good")])
     bad, good = drawing.draw([row("bad", 0), row("good", 0)], logits)
     assert bad == RowResult(
-        request_id="bad", error="No token could be drawn (ZeroDivisionError: of all things)."
+        request_id="bad", error="No token could be drawn (ZeroDivisionError). The server's log says more."
     )
     assert good.token_ids == (int(logits_of(0, "good").argmax()),)
     assert "bad" in caplog.text

@@ -6,7 +6,7 @@ import json
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 
 import pytest
 
@@ -248,7 +248,14 @@ def test_more_connections_than_there_may_be() -> None:
     with serving(ServerConfig(max_connections=2)) as served:
         with connected(served) as first, connected(served):
             with connected(served) as third:
+                third.sendall(b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n")
                 reply = everything(third)
+            assert served.call("/health").status == served.call("/ready").status == 200, "a full server lives"
+            with ExitStack() as probes:
+                for _ in range(8):
+                    probes.enter_context(connected(served))
+                with connected(served) as one_too_many:
+                    assert everything(one_too_many).startswith(b"HTTP/1.1 503 ")
             assert reply.startswith(b"HTTP/1.1 503 ")
             assert b"Retry-After" in reply
             assert json.loads(reply.partition(b"\r\n\r\n")[2])["error"]["code"] == "too_many_connections"
@@ -260,5 +267,5 @@ def test_more_connections_than_there_may_be() -> None:
             nobody.sendall(b"no HTTP at all\r\n\r\n")
             assert everything(nobody).startswith(b"HTTP/1.1 400 ")
         refused = read_samples(served.call("/metrics").body)
-        assert refused['milepost:http_errors_total{code="too_many_connections",status="503"}'] == 1
+        assert refused['milepost:http_errors_total{code="too_many_connections",status="503"}'] == 2
         assert refused['milepost:http_errors_total{code="invalid_http",status="400"}'] == 1
