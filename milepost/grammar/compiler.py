@@ -32,6 +32,7 @@ _MAX_ERROR_CHARS = 600
 # a mask, and end with an error of their own.
 _LIMITS = LLParserLimits(
     max_grammar_size=50_000,
+    max_items_in_row=20_000,  # an object's optional properties make four each
     step_max_items=20_000,
     step_lexer_fuel=100_000,
     initial_lexer_fuel=500_000,

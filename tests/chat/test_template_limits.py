@@ -1,15 +1,20 @@
-"""What a hostile template makes large or slow is refused before it is made: it would take gigabytes."""
+"""What a hostile template makes large or slow is refused first; what others make is as Jinja has it."""
 
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from milepost.chat.encoding import ChatOptions
 from milepost.chat.templates import limits
+from milepost.chat.templates.form import TemplateEncoding
 from milepost.chat.templates.sandbox import ChatTemplate
+from milepost.chat.tokenizer_folder import load_tokenizer
 from milepost.errors import RequestError
+from tests.chat.conftest import write_tiktoken
 
 LONG = "{% set x = '中' * 30000000 %}"
 
@@ -92,3 +97,17 @@ def test_small_ones_are_as_jinja_has_them(source: str, text: str | None) -> None
     plain = ImmutableSandboxedEnvironment().from_string(source).render()
     assert text is None or text == plain
     assert ChatTemplate(source, "a template").render({}) == plain
+
+
+def test_types_of_a_schema_are_what_templates_compare(tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(write_tiktoken(tmp_path, {0: "<|object_ref_start|>", 1: "<|im_end|>"}))
+    source = (
+        "{% for t in tools %}{% for n, p in t.function.parameters.properties.items() %}"
+        "{{ n }}={{ 'yes' if p.type == 'object' }}{{ '<|' + p.title + '_ref_start|>' }}"
+        "{% endfor %}{% endfor %}"
+    )
+    properties = {"a": {"type": "object", "title": "object"}}
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"properties": properties}}}
+    encoding = TemplateEncoding(ChatTemplate(source, "a template"), tokenizer, {})
+    prompt = encoding.encode([{"role": "user", "content": "x"}], ChatOptions(tools=[tool]))
+    assert tokenizer.decode(prompt.token_ids) == "a=yes<|object_ref_start|>"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 
 import pytest
@@ -193,3 +194,11 @@ def test_only_so_many_grammars_are_kept(monkeypatch: pytest.MonkeyPatch) -> None
         grammars.check(choice([f"{index}" * 10_000]))
     assert grammars.num_kept == 3
     assert accepts(grammars, choice(["option 3"]), [*b"option 3"])
+
+
+@pytest.mark.parametrize("num_properties", [600, 2000])
+def test_an_object_may_have_many_optional_properties(num_properties: int) -> None:
+    properties = {f"k{i}": {"type": "string"} for i in range(num_properties)}
+    schema = {"type": "object", "properties": properties, "additionalProperties": False}
+    text = json.dumps({f"k{num_properties - 1}": "a"}, separators=(",", ":"))
+    assert accepts(compiler(), json_schema(schema), [*text.encode(), END])

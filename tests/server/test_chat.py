@@ -111,22 +111,6 @@ def test_tool_call(served: ServedEngine, client: OpenAI) -> None:
     assert (call.function.name, json.loads(call.function.arguments)) == ("add", {"a": 2})
 
 
-@pytest.mark.parametrize(("stop", "reason"), [("tool", "stop"), ("2", "stop"), ("END", "tool_calls")])
-def test_a_call_that_a_stop_string_tears_is_no_call_to_make(
-    served: ServedEngine, client: OpenAI, stop: str, reason: str
-) -> None:
-    served.script.write(TOOL_REPLY.removesuffix("<|close|>message<|sep|><|end_of_msg|>") + "END")
-    options: Any = {"tools": TOOLS, "stop": [stop]}
-    (choice,) = client.chat.completions.create(
-        model=MODEL, messages=MESSAGES, **options, extra_body=NO_THINKING
-    ).choices
-    assert choice.finish_reason == reason
-    assert stream(client, **options, extra_body=NO_THINKING)[-1].choices[0].finish_reason == reason
-    for call in choice.message.tool_calls or []:
-        assert call.type == "function"
-        assert reason == "stop" or json.loads(call.function.arguments) == {"a": 2}
-
-
 @pytest.mark.parametrize(("stop", "reason"), [("2", "stop"), ("all", "stop"), ("message", "tool_calls")])
 def test_a_call_that_a_stop_string_cuts_off_is_none_to_be_made(
     served: ServedEngine, client: OpenAI, stop: str, reason: str

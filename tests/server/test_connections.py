@@ -6,7 +6,7 @@ import json
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 
 import pytest
 
@@ -60,6 +60,37 @@ def test_a_client_that_goes_on_sending_still_reads_why_it_was_refused(small: Ser
     reply = small.call(CHAT, body)
     assert (reply.status, reply.error["code"]) == (413, "body_too_large")
     assert "65536 bytes" in str(reply.error["message"])
+
+
+@pytest.mark.parametrize(
+    ("path", "content_type", "status"),
+    [("/nowhere", "application/json", 404), ("/health", "application/json", 405), (CHAT, "text/plain", 415)],
+)
+@pytest.mark.parametrize("head", ["HTTP/1.1\r\nConnection: close", "HTTP/1.0"])
+def test_a_client_that_wants_one_reply_reads_it_though_its_body_is_on_its_way(
+    served: ServedEngine, path: str, content_type: str, status: int, head: str
+) -> None:
+    """What was refused by its head: hanging up at once would take the reply from who still sends."""
+    size = 1_500_000
+    with connected(served) as connection:
+        connection.sendall(
+            f"POST {path} {head}\r\nHost: localhost\r\nContent-Type: {content_type}\r\n"
+            f"Content-Length: {size}\r\n\r\n".encode()
+        )
+        time.sleep(0.1)
+        for _ in range(10):
+            connection.sendall(b" " * (size // 10))
+            time.sleep(0.01)
+        assert everything(connection).startswith(f"HTTP/1.1 {status} ".encode())
+
+
+def test_a_client_that_wants_one_reply_and_sends_no_body_does_not_wait(served: ServedEngine) -> None:
+    for asked in (b"GET /nowhere", b"POST /nowhere"):
+        with connected(served) as connection:
+            began = time.monotonic()
+            connection.sendall(asked + b" HTTP/1.0\r\nHost: localhost\r\n\r\n")
+            assert everything(connection).startswith(b"HTTP/1.1 404 ")
+            assert time.monotonic() - began < 1
 
 
 def test_chunks_are_counted(small: ServedEngine) -> None:
@@ -217,7 +248,14 @@ def test_more_connections_than_there_may_be() -> None:
     with serving(ServerConfig(max_connections=2)) as served:
         with connected(served) as first, connected(served):
             with connected(served) as third:
+                third.sendall(b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n")
                 reply = everything(third)
+            assert served.call("/health").status == served.call("/ready").status == 200, "a full server lives"
+            with ExitStack() as probes:
+                for _ in range(8):
+                    probes.enter_context(connected(served))
+                with connected(served) as one_too_many:
+                    assert everything(one_too_many).startswith(b"HTTP/1.1 503 ")
             assert reply.startswith(b"HTTP/1.1 503 ")
             assert b"Retry-After" in reply
             assert json.loads(reply.partition(b"\r\n\r\n")[2])["error"]["code"] == "too_many_connections"
@@ -229,5 +267,5 @@ def test_more_connections_than_there_may_be() -> None:
             nobody.sendall(b"no HTTP at all\r\n\r\n")
             assert everything(nobody).startswith(b"HTTP/1.1 400 ")
         refused = read_samples(served.call("/metrics").body)
-        assert refused['milepost:http_errors_total{code="too_many_connections",status="503"}'] == 1
+        assert refused['milepost:http_errors_total{code="too_many_connections",status="503"}'] == 2
         assert refused['milepost:http_errors_total{code="invalid_http",status="400"}'] == 1

@@ -189,6 +189,20 @@ def test_limits_of_a_tenant_bound_its_requests(guarded: ServedEngine, accepted: 
     assert "at most 20 with this API key. Given: 21" in str(caught.value)
 
 
+def test_a_cap_below_the_protocols_default_refuses_nothing_that_was_not_asked_for(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "keys.toml"
+    file.write_text(f'[tenants.ann]\nkeys = ["{ANN}"]\nmax_tokens = 5\n')
+    file.chmod(0o600)
+    with serving(ServerConfig(api_keys=str(file))) as served:
+        served.script.tokens = [ord("x")] * 50
+        reply = served.call("/v1/completions", {"prompt": "a"}, headers=bearer(ANN))
+        assert reply.json["choices"][0]["text"] == "xxxxx"
+        asked = {"prompt": "a", "max_tokens": 16}
+        assert served.call("/v1/completions", asked, headers=bearer(ANN)).error["param"] == "max_tokens"
+
+
 def test_without_keys_nothing_changes(served: ServedEngine) -> None:
     request = Request(request_id="a", prompt_token_ids=(1,), cache_salt="x", priority=-3)
     assert ANONYMOUS.bound(request) == request

@@ -26,6 +26,8 @@ __all__ = ["Marks", "SpecialSpellings", "TemplatePiece"]
 
 # The two planes of private use: a mark is one character, none that a model's text has a use for.
 _MARKS = range(0xF0000, 0xFFFFE)
+# Templates compare these; Qwen's tokenizer has an <|object_ref_start|>.
+_TYPES = frozenset(("string", "number", "integer", "boolean", "null", "object", "array"))
 
 
 class TemplatePiece(msgspec.Struct, frozen=True):
@@ -104,12 +106,18 @@ class Marks:
         return self._marked(text, self.mark, True)
 
     def values(self, value: Any) -> Any:  # noqa: ANN401  # JSON
-        """JSON with all its strings marked; keys, by which a template finds its way, only where they must."""
+        """JSON with its strings marked.
+
+        Keys, by which a template finds its way, are marked only where they must be; the ``type`` of a JSON
+        Schema is not.
+        """
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, Mapping):
             return {
-                self._marked(key, self.mark, False) if isinstance(key, str) else key: self.values(part)
+                self._marked(key, self.mark, False) if isinstance(key, str) else key: part
+                if key == "type" and isinstance(part, str) and part in _TYPES
+                else self.values(part)
                 for key, part in value.items()
             }
         if isinstance(value, Sequence) and not isinstance(value, bytes):

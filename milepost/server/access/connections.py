@@ -30,6 +30,10 @@ HEAD_SECONDS = 30.0
 GOODBYE_SECONDS = 2.0
 RETRY_SECONDS = 5
 
+# Beyond `max_connections`, for those who look whether the server lives: a full server is none to restart.
+_PROBE_CONNECTIONS = 8
+_PROBE_PATHS = frozenset({b"/health", b"/ready"})
+
 # The kernel would take megabytes off our hands for a client that reads nothing; past this much unsent it
 # says no, and `asyncio` begins to count.
 _UNSENT_BYTES = 16 * 1024
@@ -60,6 +64,8 @@ class GuardedConnection(HttpToolsProtocol):
         self._has_asked = False
         self._earlier: list[RequestResponseCycle] = []  # of requests whose successors came early
         self._closing_since: float | None = None
+        self._has_no_place = False
+        self._is_beyond = False  # the limit of connections, when it was made
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take a client in, or turn it away."""
@@ -68,12 +74,9 @@ class GuardedConnection(HttpToolsProtocol):
         connection = transport.get_extra_info("socket")
         if connection is not None and connection.family in (socket.AF_INET, socket.AF_INET6):
             connection.setsockopt(socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
-        if len(self.connections) > self.options.max_connections:
-            self._turn_away(
-                503,
-                f"All {self.options.max_connections} connections are taken.",
-                ErrorCode.TOO_MANY_CONNECTIONS,
-            )
+        self._is_beyond = len(self.connections) > self.options.max_connections
+        if len(self.connections) > self.options.max_connections + _PROBE_CONNECTIONS:
+            self._refuse_connection()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client is gone: tell all of its requests, not only the one that came last."""
@@ -122,6 +125,9 @@ class GuardedConnection(HttpToolsProtocol):
         """A request begins."""
         if self._parser.is_silent:
             return
+        if self._is_full and self.url not in _PROBE_PATHS:
+            self._has_no_place = True
+            raise _RefusedError  # which the parser makes its own, and `send_400_response` answers
         self._idle_since = None
         self._unreported_bytes = 0
         if self._has_asked and not self.cycle.response_complete:
@@ -207,14 +213,28 @@ class GuardedConnection(HttpToolsProtocol):
         self._unreported_bytes = 0
         self._head_bytes += len(part)
         if self._head_bytes > MAX_HEAD_BYTES:
-            raise _HeadTooLargeError  # which the parser makes its own, and `send_400_response` answers
+            raise _RefusedError  # likewise
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is no HTTP."""
-        if self._head_bytes > MAX_HEAD_BYTES:
+        """Answer what is no HTTP, or was refused while its head was read."""
+        if self._has_no_place:
+            self._refuse_connection()
+        elif self._head_bytes > MAX_HEAD_BYTES:
             self._refuse_head()
         else:
             self._turn_away(400, msg, ErrorCode.INVALID_HTTP)
+
+    @property
+    def _is_full(self) -> bool:
+        """Whether the connection has no place but those of probes."""
+        return self._is_beyond and len(self.connections) > self.options.max_connections
+
+    def _refuse_connection(self) -> None:
+        self._turn_away(
+            503,
+            f"All {self.options.max_connections} connections are taken.",
+            ErrorCode.TOO_MANY_CONNECTIONS,
+        )
 
     def _refuse_head(self) -> None:
         self._turn_away(
@@ -238,8 +258,8 @@ class GuardedConnection(HttpToolsProtocol):
         self.transport.close()
 
 
-class _HeadTooLargeError(Exception):
-    """More than any client has to say before its body."""
+class _RefusedError(Exception):
+    """A head that is not read to its end: too large, or of a client that has no place."""
 
 
 def guarded(config: ServerConfig, on_refusal: Callable[[int, str], None]) -> type[GuardedConnection]:

@@ -38,7 +38,8 @@ MIN_BODY_RATE = 16 * 1024
 _OPEN_PATHS = frozenset({"/health", "/ready", "/version", "/openapi.json"})
 _CLIENT_PATHS = ("/v1/", "/tokenize", "/detokenize")
 
-# A refused client that still sends is listened to for a while: else it sees a reset, not the reply.
+# A refused client that still sends is listened to before the connection ends: else it sees a reset, not
+# the reply.
 _LINGER_SECONDS = 2.0
 _LINGER_BYTES = 256 * 1024 * 1024
 
@@ -135,6 +136,16 @@ def _key_of(headers: Headers) -> str | None:
             return None
 
 
+def _is_last(scope: Scope, headers: Headers) -> bool:
+    """Whether a request has a body and its connection ends with its reply."""
+    has_body = "transfer-encoding" in headers or headers.get("content-length", "0") != "0"
+    return has_body and (scope["http_version"] == "1.0" or _says_close(headers.get("connection", "")))
+
+
+def _says_close(connection: str) -> bool:
+    return "close" in (word.strip() for word in connection.lower().split(","))
+
+
 class Gate:
     """ASGI middleware that lets in what `Gatekeeper` admits, and bodies within their limits.
 
@@ -165,7 +176,7 @@ class Gate:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        body = _Body(receive, send, self._config)
+        body = _Body(receive, send, self._config, is_last=_is_last(scope, headers))
         state = scope.setdefault("state", {})
         try:
             body.check_length(headers)
@@ -183,7 +194,7 @@ class Gate:
 class _Body:
     """One request's body on its way in, and the reply on its way out."""
 
-    def __init__(self, receive: Receive, send: Send, config: ServerConfig) -> None:
+    def __init__(self, receive: Receive, send: Send, config: ServerConfig, *, is_last: bool) -> None:
         self._receive = receive
         self._send = send
         self._limit = config.max_body_bytes
@@ -191,7 +202,7 @@ class _Body:
         self._began = time.monotonic()
         self._size = 0
         self._complete = False
-        self._too_large = False
+        self._lingers = is_last
 
     def check_length(self, headers: Headers) -> None:
         """Refuse by its head a body that says that it is too large.
@@ -230,14 +241,14 @@ class _Body:
             headers = MutableHeaders(scope=message)
             for name, value in _HEADERS.items():
                 headers.setdefault(name, value)
-        elif self._too_large and not message.get("more_body", False):
+        elif self._lingers and not self._complete and not message.get("more_body", False):
             await self._send({**message, "more_body": True})
             await self._linger()
             message = {"type": "http.response.body", "body": b"", "more_body": False}
         await self._send(message)
 
     def _refuse_size(self) -> None:
-        self._too_large = True
+        self._lingers = True
         raise body_too_large(self._limit)
 
     async def _linger(self) -> None:
@@ -248,6 +259,6 @@ class _Body:
                 while not self._complete and size < _LINGER_BYTES:
                     message = await self._receive()
                     size += len(message.get("body", b""))
-                    self._complete = not message.get("more_body", False)
+                    self._complete = not message.get("more_body", False)  # as the end of the connection is
         except TimeoutError:
             pass

@@ -10,6 +10,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from milepost.errors import RequestError
+from milepost.server.access.tenants import TenantLimits, tenant_of
 from milepost.server.endpoints.generation import (
     answer,
     check_num_choices,
@@ -42,16 +43,18 @@ async def completions(http: HttpRequest) -> Response:
     asked = await read_request(http, CompletionRequest, COMPLETION_HARMLESS)
     # Away from the event loop: long prompts take long to read and to tokenise.
     is_long = asked.constraint() is not None
-    generation = await in_thread(http, lambda: _prepare(front, asked), is_long=is_long)
+    limits = tenant_of(http).limits
+    generation = await in_thread(http, lambda: _prepare(front, asked, limits), is_long=is_long)
     return await answer(http, front, generation)
 
 
-def _prepare(front: Front, asked: CompletionRequest) -> _Continuation:
+def _prepare(front: Front, asked: CompletionRequest, limits: TenantLimits) -> _Continuation:
     """All that is known before the engine is asked; whether prompts can be served, it checks itself."""
     services = front.services
     prompts = asked.prompts(most=services.config.max_choices, longest=most_prompt_tokens(services))
     check_num_choices(asked, len(prompts), services.config.max_choices)
-    sampling = asked.to_sampling(checked_grammar(services, content_grammar(asked), asked.constraint()))
+    grammar = checked_grammar(services, content_grammar(asked), asked.constraint())
+    sampling = asked.to_sampling(grammar, most=limits.max_tokens)
     tokens = [
         encode_text(services, prompt) if isinstance(prompt, str) else tuple(prompt) for prompt in prompts
     ]

@@ -131,9 +131,16 @@ class CompletionRequest(SamplingFields, frozen=True, kw_only=True):
             return [_token_ids(item, longest) for item in self.prompt]
         raise _no_prompt()
 
-    def to_sampling(self, grammar: Grammar | None) -> SamplingParams:
-        """The engine's form; see `SamplingFields.sampling`."""
-        limit = DEFAULT_COMPLETION_TOKENS if self.max_tokens is None else self.max_tokens
+    def to_sampling(self, grammar: Grammar | None, *, most: int | None) -> SamplingParams:
+        """The engine's form; see `SamplingFields.sampling`.
+
+        Args:
+            grammar: what the reply may spell, or None.
+            most: tokens that whoever asks may have; None for any number.
+        """
+        limit = self.max_tokens
+        if limit is None:
+            limit = DEFAULT_COMPLETION_TOKENS if most is None else min(most, DEFAULT_COMPLETION_TOKENS)
         return self.sampling(max_tokens=limit, logprobs=self.logprobs, grammar=grammar)
 
 
