@@ -25,7 +25,7 @@ __all__ = ["GrammarCompiler", "Matcher", "Vocabulary"]
 
 Mask = NDArray[np.bool_]
 
-_MAX_KEPT = 64
+_MAX_KEPT = 128  # an evicted one is compiled again when its request is drawn for, on the engine's thread
 _MAX_KEPT_CHARS = 4 << 20
 _MAX_ERROR_CHARS = 600
 # What a schema of some hundred properties or tools needs; hostile ones take less than a tenth of a second for

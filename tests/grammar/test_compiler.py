@@ -188,7 +188,7 @@ def test_only_so_many_grammars_are_kept(monkeypatch: pytest.MonkeyPatch) -> None
     grammars = compiler()
     for index in range(200):
         grammars.check(choice([f"option {index}"]))
-    assert grammars.num_kept == 64
+    assert grammars.num_kept == 128
     monkeypatch.setattr("milepost.grammar.compiler._MAX_KEPT_CHARS", 40_000)
     for index in range(6):
         grammars.check(choice([f"{index}" * 10_000]))
