@@ -42,11 +42,13 @@ async def ask_over_many(url: str) -> Counter[int]:
 def test_more_clients_than_files() -> None:
     watched = Watched.start(shipped_model(), MODEL, "--memory", "24MiB", "--threads", "1", within=LIMITED)
     try:
-        found = asyncio.run(ask_over_many(watched.url))
-        assert found[200] == FEW // 2, found
-        assert sum(found.values()) == 2 * FEW
-        assert set(found) <= {200, 503, 0}
-        assert asyncio.run(ask_over_many(watched.url)) == found, "it has recovered"
+        for _ in range(2):  # it recovers
+            found = asyncio.run(ask_over_many(watched.url))
+            # At least those that have a place, and at most those too that wait in the places of probes.
+            assert FEW // 2 <= found[200] <= FEW // 2 + 8, found
+            assert sum(found.values()) == 2 * FEW
+            assert set(found) <= {200, 503, 0}
+            assert watched.idle().unfinished == 0
         assert watched.stop() == 0
     finally:
         watched.kill()
