@@ -117,6 +117,7 @@ class DrainingServer(uvicorn.Server):
         super().__init__(config)
         self._drain_seconds = options.drain_seconds
         self._deadline: float | None = None
+        self._has_aborted = False
         self._on_ready = on_ready
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -153,17 +154,26 @@ class DrainingServer(uvicorn.Server):
             self._sweep()
         if self._deadline is None:
             return False
-        if self._front.num_running and time.monotonic() >= self._deadline:
+        if self._front.num_running == 0:
+            return True
+        late = time.monotonic() - self._deadline
+        if late >= 0 and not self._has_aborted:
             logger.warning("The time to drain is over: aborting %d requests", self._front.num_running)
+            self._has_aborted = True
             self._front.abort_all()
-        return not self._front.num_running or time.monotonic() >= self._deadline + FLUSH_SECONDS
+        if late >= FLUSH_SECONDS:
+            self._hang_up()  # on those who do not even take that their request was aborted
+        return late >= FLUSH_SECONDS
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Close the port, let connections end within `FLUSH_SECONDS`, and cut off those that do not."""
         await super().shutdown(sockets)
+        self._hang_up()
+        await self._front.telemetry.stop()
+
+    def _hang_up(self) -> None:
         for connection in list(self.server_state.connections):
             connection.transport.abort()
-        await self._front.telemetry.stop()
 
     def _sweep(self) -> None:
         now = asyncio.get_running_loop().time()

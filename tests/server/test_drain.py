@@ -14,6 +14,7 @@ import pytest
 
 from milepost.server import ServerConfig
 from tests.server.scripted_server import MODEL, ServedEngine, run_for_long, serving
+from tests.server.test_slow_readers import asked, buffered
 
 KEY = "ann-0123456789abcdef"
 FINISHED = '"finish_reason":"'
@@ -155,3 +156,23 @@ def test_a_request_that_runs_when_the_engine_stops(stream: bool) -> None:
         (reply,) = replies
         assert reply.count(b'"error"') == 1
         assert b"stopped before the reply was complete" in reply
+
+
+def test_who_reads_nothing_is_hung_up_on_without_a_fuss(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("milepost.server.serving.FLUSH_SECONDS", 1)
+    with serving(ServerConfig(drain_seconds=0.2)) as served, ExitStack() as readers:
+        run_for_long(served, 0.005)
+        readers.enter_context(asked(served, stream=True, logprobs=5, prompt=["a"] * 8, max_tokens=600))
+        deadline = time.monotonic() + 15
+        while buffered(served) == 0:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        began = time.monotonic()
+        served.drain()
+        served.join()
+        assert time.monotonic() - began < 3
+        assert served.front_is_idle()
+    told = [record.getMessage() for record in caplog.records if record.levelname in ("WARNING", "ERROR")]
+    assert told == ["The time to drain is over: aborting 8 requests"]
