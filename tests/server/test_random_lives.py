@@ -202,11 +202,11 @@ class Lives:
                     await asyncio.sleep(self.rng.random() * 0.005)
             await asyncio.gather(self.meddle(), *tasks)
             stopped = self.engine._stopping or self.engine.failure is not None
-            while not stopped and (self.ended != self.accepted or self.calls.total() < count):  # noqa: ASYNC110
+            while not stopped and not self.is_settled(count):
                 await asyncio.sleep(0.002)
         assert not trouble
-        self.check()
         if not stopped:
+            self.check()
             self.scheduler.check()
             assert self.pool.counts().leased == 0
         await self.engine.stop()
@@ -214,6 +214,11 @@ class Lives:
         assert self.executor.closed == 1
         assert self.pool.counts().leased == 0
         assert sum(self.metrics._requests.values()) == self.accepted.total()
+
+    def is_settled(self, num_calls: int) -> bool:
+        """Whether all that has ended has been told."""
+        told = self.ended == self.accepted and self.calls.total() == num_calls
+        return told and not self.engine._live
 
     def check(self) -> None:
         """What holds at rest, also of an engine that has failed."""
