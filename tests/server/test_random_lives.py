@@ -202,7 +202,7 @@ class Lives:
                     await asyncio.sleep(self.rng.random() * 0.005)
             await asyncio.gather(self.meddle(), *tasks)
             stopped = self.engine._stopping or self.engine.failure is not None
-            while not stopped and not self.is_settled(count):
+            while not stopped and not self.is_settled(count):  # noqa: ASYNC110 - no event tells of it
                 await asyncio.sleep(0.002)
         assert not trouble
         if not stopped:
