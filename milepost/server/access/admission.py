@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -99,7 +99,7 @@ class Admission:
         self._max_waiting = max_waiting
         self._queue_length = queue_length
         self._clock = clock
-        self._accounts: dict[str, _Account] = {}
+        self._accounts: defaultdict[str, _Account] = defaultdict(_Account)
         self._pace = Pace()
 
     def check(self, tenant: Tenant, count: int) -> None:
@@ -182,7 +182,7 @@ class Admission:
             )
 
     def _account(self, tenant: Tenant) -> _Account:
-        return self._accounts.setdefault(tenant.name, _Account())
+        return self._accounts[tenant.name]
 
     def _account_as_limited(self, tenant: Tenant) -> _Account:
         """The account, with the tenant's limits of now.
