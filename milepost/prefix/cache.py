@@ -112,7 +112,7 @@ class PrefixCache:
         )
         self._eviction = eviction or parse_eviction(config.eviction)
         self.index = PrefixIndex(pool, layout.block_size, config.match_unit)
-        self._ghosts = Ghosts(config.match_unit)
+        self._ghosts = Ghosts.of_pages(config.match_unit, pool.num_pages)
         self._salts = SaltMemory(own) if hasher is None else None
         self.evictor = Evictor(self.index, pool, self._eviction, clock, self._ghosts)
         self.tiers: Tiers | None = None

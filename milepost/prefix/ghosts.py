@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from itertools import islice
+from typing import Self
 
 from milepost.prefix.keys import Key
 from milepost.prefix.nodes import Node
 
 __all__ = ["Ghosts"]
 
-_CAPACITY = 1 << 16
+_MOST = 1 << 16
+_LEAST = 1 << 12
+_PER_PAGE = 32  # a page of KV is some units: this is a few times what lies in all pages
 
 
 class Ghosts:
@@ -24,12 +27,22 @@ class Ghosts:
         capacity: most snapshots, and most units of KV, that it remembers.
     """
 
-    def __init__(self, match_unit: int, capacity: int = _CAPACITY) -> None:
+    def __init__(self, match_unit: int, capacity: int = _MOST) -> None:
         self.match_unit = match_unit
         self._capacity = capacity
         # Where the deepest snapshot stood that is remembered with a unit; for KV where the unit ends.
         self._states: OrderedDict[Key, int] = OrderedDict()
         self._kv: OrderedDict[Key, int] = OrderedDict()
+
+    @classmethod
+    def of_pages(cls, match_unit: int, num_pages: int) -> Self:
+        """As many as suit a cache of so many pages: a small one must not remember more than it holds.
+
+        Args:
+            match_unit: as of the class.
+            num_pages: of the cache.
+        """
+        return cls(match_unit, min(_MOST, max(_LEAST, _PER_PAGE * num_pages)))
 
     def state_evicted(self, node: Node) -> None:
         """The snapshot at `node` is gone."""

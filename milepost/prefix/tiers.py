@@ -378,7 +378,7 @@ def open_space(
         tier,
         pool,
         index,
-        Evictor(index, pool, policy, clock, Ghosts(like.match_unit)),
+        Evictor(index, pool, policy, clock, Ghosts.of_pages(like.match_unit, num_pages)),
         block_size=like.block_size,
         match_unit=like.match_unit,
         pages_per_state=like.pages_per_state,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from milepost.prefix.ghosts import Ghosts
 from milepost.prefix.keys import KeyHasher
 from milepost.prefix.nodes import Node
@@ -57,6 +59,15 @@ def test_the_oldest_is_forgotten_when_there_are_too_many() -> None:
         ghosts.kv_evicted(unit(number))
     assert ghosts.deepest_state(PATH[:2]) == ghosts.deepest_kv(PATH[:2]) == 4
     assert ghosts.deepest_state(PATH) == ghosts.deepest_kv(PATH) == 12
+
+
+@pytest.mark.parametrize(("num_pages", "remembered"), [(2, 4096), (400, 12_800), (1_000_000, 65_536)])
+def test_a_small_cache_remembers_little(num_pages: int, remembered: int) -> None:
+    ghosts = Ghosts.of_pages(4, num_pages)
+    for number in range(remembered + 1):
+        ghosts.state_evicted(Node(b"%d" % number, unit(1), 8, ()))
+    keys = [b"0", b"1", b"%d" % remembered]
+    assert [ghosts.deepest_state([b"", key]) for key in keys] == [0, 8, 8]
 
 
 def salts() -> SaltMemory:

@@ -36,6 +36,7 @@ MOST_GROWTH = 0.04  # of the memory after the first third
 LEAST_GROWTH = 12 << 20  # bytes that say nothing: allocators keep what they had
 CONTROL = "milepost:step_control_seconds"
 LEAST_CONTROL = 0.25  # seconds that say nothing: whatever else runs on the machine takes turns
+LEAST_MEAN_CONTROL = 0.01  # of all steps together it takes less
 
 
 def load(watched: Watched, seconds: float, served: set[str]) -> subprocess.Popen[str]:
@@ -94,6 +95,15 @@ def watch(watched: Watched, clients: subprocess.Popen[str], seconds: float, repo
     report["control_p99_s_by_third"] = [
         percentile(one.buckets(CONTROL), two.buckets(CONTROL), 0.99) for one, two in itertools.pairwise(marks)
     ]
+    report["control_mean_s_by_third"] = [mean_control(one, two) for one, two in itertools.pairwise(marks)]
+
+
+def mean_control(before: Sample, after: Sample) -> float:
+    """Seconds that the control plane took for a step between two scrapes."""
+    seconds, steps = (
+        after.total(f"{CONTROL}_{part}") - before.total(f"{CONTROL}_{part}") for part in ("sum", "count")
+    )
+    return seconds / steps
 
 
 def soak(seconds: float) -> dict[str, Any]:
@@ -166,6 +176,8 @@ def require_sound(report: dict[str, Any]) -> None:
     assert None not in control
     # Neighbouring buckets differ by a factor of 2 or 2.5.
     assert control[-1] <= max(2.5 * control[0], LEAST_CONTROL), report["control_p99_s_by_third"]
+    _, middle_mean, last_mean = report["control_mean_s_by_third"]
+    assert last_mean <= max(2 * middle_mean, LEAST_MEAN_CONTROL), report["control_mean_s_by_third"]
     assert report["exit_code"] == 0
     assert report["log"] == []
 
