@@ -7,9 +7,10 @@ const CAUSES = {
   below_unit: "below a match unit", salt: "another salt", not_published: "being computed", not_loaded: "in another tier",
   no_memory: "no room to resume", cap: "last token",
 };
-// What is lost although it was once there stands out; what nobody had sent before is plain.
+// What is lost although it was once there stands out; what nobody had sent before is plain. "hit" has --c3.
 const LOST = {
   evicted_state: "--c2", evicted_kv: "--c5", no_snapshot: "--c4", unseen: "--c6", not_published: "--c7",
+  below_unit: "--c1", salt: "--c8", not_loaded: "--c10", no_memory: "--bad", cap: "--c9",
 };
 const KINDS = [
   ["state", "states", "--c2"], ["kv", "KV", "--c1"], ["cached_state", "cached states", "--c5"],
