@@ -27,6 +27,8 @@ class Limits:
         self._num_usable = pool.num_usable
         # The last token drawn is never computed, so it needs no room in a page.
         self.max_length = min(config.max_model_len, max_sequence_tokens(layout, pool.num_pages) + 1)
+        # All choices of one request share their prompt, and each is validated at more than one door.
+        self._sound_prompt: tuple[int, ...] | None = None
 
     def validate(self, request: Request) -> None:
         """Refuse what could never be served. Safe from any thread.
@@ -58,6 +60,8 @@ class Limits:
             )
         if isinstance(prompt, SymbolicTokens):
             return  # nothing in them could be wrong
+        if prompt is self._sound_prompt:
+            return
         if not _INTEGER.issuperset(map(type, prompt)):  # quicker than a loop: prompts may be very long
             wrong = next(token_id for token_id in prompt if type(token_id) is not int)
             raise RequestError(
@@ -71,6 +75,8 @@ class Limits:
                 f"Given: {min(prompt)} to {max(prompt)}.",
                 param="prompt",
             )
+        if isinstance(prompt, tuple):  # what can't change stays sound
+            self._sound_prompt = prompt
 
     def _validate_sampling(self, sampling: SamplingParams) -> None:
         vocab_size = self._config.vocab_size
